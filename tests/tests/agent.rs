@@ -15,7 +15,7 @@ use selvage_tests::{Client, Selvage, client::http};
 use tonic::Code;
 
 #[tokio::test]
-async fn the_machine_is_told_as_it_is() {
+async fn the_machine_is_described_as_it_is() {
     let selvage = Selvage::part("node", &[]);
     let admin = Client::admin(&selvage).await;
     let (replies, code, text) = admin.raw("/os.OSService/Memory", &[]).await;
@@ -27,8 +27,8 @@ async fn the_machine_is_told_as_it_is() {
     assert_eq!(code, Code::Ok, "{text}");
     let processes = ProcessesResponse::decode(replies[0].clone()).unwrap();
     let agent = i32::try_from(selvage.pid()).unwrap();
-    let told = processes.messages[0].processes.iter().find(|process| process.pid == agent);
-    assert!(told.unwrap().args.contains("selvage node"), "{told:?}");
+    let listed = processes.messages[0].processes.iter().find(|process| process.pid == agent);
+    assert!(listed.unwrap().args.contains("selvage node"), "{listed:?}");
 
     let (replies, code, _) = admin.raw("/selvage.node.NodeService/GetHost", &[]).await;
     assert_eq!(code, Code::Ok);
@@ -69,7 +69,7 @@ async fn a_runtime_that_is_not_there_is_unavailable_and_soon() {
 }
 
 #[tokio::test]
-async fn prometheus_finds_the_machine_and_strangers_do_not() {
+async fn prometheus_reads_the_machines_page_and_unauthenticated_callers_do_not() {
     let selvage = Selvage::part("node", &[]);
     let admin = Client::admin(&selvage).await;
     let http = http(&selvage);

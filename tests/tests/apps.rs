@@ -110,7 +110,7 @@ const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", 
 const PLACE: [&str; 6] = ["--operator", "op", "--cloudlet", "site", "--cluster", "autoclusterweb"];
 
 /// Updates the instance and goes back: the list of revisions and the events say so.
-fn versions_are_listed_told_and_taken_back(cli: &Cli, folder: &Path, place: SocketAddr) {
+fn versions_are_listed_shown_and_rolled_back(cli: &Cli, folder: &Path, place: SocketAddr) {
     let serves = |answer: &str| {
         wait_for(answer, || fetch(place).filter(|page| page.contains(answer)));
     };
@@ -137,8 +137,8 @@ fn versions_are_listed_told_and_taken_back(cli: &Cli, folder: &Path, place: Sock
 
     // Those that follow each other within a moment are one event.
     wait_for("the last revision in the events", || {
-        let told = cli.ok(&["events", "web", "--kind", "appinst"]);
-        told.contains("is to run revision 3").then_some(())
+        let printed = cli.ok(&["events", "web", "--kind", "appinst"]);
+        printed.contains("is to run revision 3").then_some(())
     });
     assert!(!cli.ok(&["events", "nothing-of-this-name"]).contains("revision"));
 }
@@ -185,7 +185,7 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     };
     wait_for("the name", || (lookup(&crm) == "10.102.1.1\n").then_some(()));
 
-    versions_are_listed_told_and_taken_back(&cli, directory.path(), place);
+    versions_are_listed_shown_and_rolled_back(&cli, directory.path(), place);
 
     // The crm comes back without the token.
     crm.kill();
@@ -200,8 +200,11 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
         let of = ["--imagepath", file, "--imagetype", "docker", "--deployment", "docker"];
         cli.ok(&[&["app", "create"][..], &app, &of, &needs].concat());
         let place = [&PLACE[..4], &["--cluster", "autoclusterother"]].concat();
-        let told = cli.run(&[&["appinst", "create"][..], &app, &place].concat());
-        assert!(told.code != 0 && told.stderr.contains("crm.image_folders"), "{file}: {told:?}");
+        let printed = cli.run(&[&["appinst", "create"][..], &app, &place].concat());
+        assert!(
+            printed.code != 0 && printed.stderr.contains("crm.image_folders"),
+            "{file}: {printed:?}"
+        );
     }
 
     cli.ok(&[&["appinst", "delete", "--yes"][..], &APP, &PLACE].concat());

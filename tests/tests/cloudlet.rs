@@ -275,8 +275,8 @@ async fn a_region_is_built_up_and_taken_down() {
     options.tls = Some(join(&selvage, "dme/golden").await);
     let dme = SimDme::start(options, "engine", crms[0].0.cloudlet().clone()).unwrap();
     for name in ["golden_clusters.yaml", "golden_instances.yaml"] {
-        let told = cli.ok(&["apply", "-f", &file(name)]);
-        assert!(told.lines().all(|line| line.ends_with(": created")), "{told}");
+        let printed = cli.ok(&["apply", "-f", &file(name)]);
+        assert!(printed.lines().all(|line| line.ends_with(": created")), "{printed}");
     }
     let count = |kind: &str| cli.ok(&[kind, "show", "-o", "json"]).lines().count();
     let counts = ["clusterinst", "appinst", "clusterinstinfo", "appinstinfo"].map(count);

@@ -62,9 +62,9 @@ fn selectors_of_machines_that_contradict_each_other_are_refused() {
         (Some("rack9"), "node -l rack=3 restart x"),
         (Some("rack9"), "node restart x --selector rack=3"),
     ] {
-        let told = of(variable, &line.split(' ').collect::<Vec<_>>());
-        let refused = told.contains("give one") || told.contains("cannot be used with");
-        assert!(refused && !told.contains("nobody answers"), "{line}: {told}");
+        let suggested = of(variable, &line.split(' ').collect::<Vec<_>>());
+        let refused = suggested.contains("give one") || suggested.contains("cannot be used with");
+        assert!(refused && !suggested.contains("nobody answers"), "{line}: {suggested}");
     }
 }
 

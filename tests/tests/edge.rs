@@ -196,7 +196,7 @@ fn a_dry_run_writes_nothing() {
     let cli = Cli::admin_of(&selvage);
     let size = ["--ram", "1", "--vcpus", "1", "--disk", "1"];
     let create = [&["flavor", "create", "--name", "x", "--dry-run"][..], &size].concat();
-    let told = cli.run(&create);
-    assert_eq!(told.code, 0, "{told:?}");
+    let printed = cli.run(&create);
+    assert_eq!(printed.code, 0, "{printed:?}");
     assert!(show(&cli, "flavor").is_empty());
 }

@@ -111,15 +111,15 @@ fn banned() -> BTreeMap<String, String> {
 
 /// Names of all crates that are built for a target.
 fn built_for(target: &str) -> BTreeSet<String> {
-    let told = Command::new(env!("CARGO"))
+    let printed = Command::new(env!("CARGO"))
         .args(["tree", "--workspace", "--locked", "--offline", "--prefix", "none"])
         .args(["--edges", "normal,build,dev", "--format", "{p}", "--target", target])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .output()
         .unwrap();
-    assert!(told.status.success(), "{told:?}");
-    let told = String::from_utf8(told.stdout).unwrap();
-    told.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+    assert!(printed.status.success(), "{printed:?}");
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    printed.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
 /// `cargo deny` says the same and more; this needs nothing to be installed.

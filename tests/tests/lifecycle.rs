@@ -189,7 +189,7 @@ fn wrong_configuration_names_key_and_line_and_exits_64() {
 }
 
 #[test]
-fn a_cloudlet_that_cannot_be_run_is_told_of_before_a_token_is_spent() {
+fn a_cloudlet_that_cannot_run_is_refused_before_a_token_is_spent() {
     let directory = tempfile::tempdir().unwrap();
     let (file, data) = (directory.path().join("site.yaml"), directory.path().join("data"));
     for (text, says) in [

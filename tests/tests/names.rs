@@ -63,7 +63,7 @@ fn question(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_resolver_is_answered_and_a_stranger_refused() {
+fn a_resolver_is_answered_and_an_unknown_client_refused() {
     if !has_dig() {
         return;
     }
@@ -179,12 +179,12 @@ fn nobody_gets_more_than_a_share() {
 }
 
 #[test]
-fn it_is_off_unless_asked_for_and_told_of_where_it_is() {
+fn the_name_server_is_off_by_default_and_its_address_is_printed() {
     let off = Selvage::up(&["--set", "dns.listen=off"]);
     assert!(off.ready()["addresses"]["dns"].is_null(), "{}", off.ready());
     let cli = Cli::admin_of(&off);
-    let told = cli.run(&["dns", "lookup", "a.selvage.internal"]);
-    assert!(told.code != 0 && told.stderr.contains("no name server"), "{told:?}");
+    let printed = cli.run(&["dns", "lookup", "a.selvage.internal"]);
+    assert!(printed.code != 0 && printed.stderr.contains("no name server"), "{printed:?}");
     drop(off);
     let alone = Selvage::part("controller", &[]);
     assert!(alone.ready()["addresses"]["dns"].is_null(), "{}", alone.ready());

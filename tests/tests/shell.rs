@@ -261,7 +261,7 @@ fn terminal(edge: &Edge) {
             .args(["-c", ON_A_TERMINAL, program.to_str().unwrap(), "exec", "web", "--via", way])
             .env("HOME", edge.cli.home())
             .env_remove("XDG_CONFIG_HOME");
-        let told = command.output().unwrap();
-        assert!(told.status.success(), "{way}: {}", String::from_utf8_lossy(&told.stderr));
+        let printed = command.output().unwrap();
+        assert!(printed.status.success(), "{way}: {}", String::from_utf8_lossy(&printed.stderr));
     }
 }

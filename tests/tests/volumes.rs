@@ -152,18 +152,18 @@ fn in_the_place_of_lvmd() {
 /// A folder that cannot be read any more is a daemon that is not well, but
 /// answers what it knows.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_is_told_that_volumes_cannot_be_read() {
+async fn callers_learn_that_volumes_cannot_be_read() {
     let Some(loops) = Loops::new() else { return };
     let config = stock_config(loops.path(), ONE_CLASS);
     let selvage = Selvage::start("lvmd", loops.path(), &["--config", config.to_str().unwrap()]);
     let path = socket(&selvage);
     let damaged = loops.path().join("volumes/vg1/damaged.volume");
     fs::write(&damaged, "{").unwrap();
-    let told = wait_for("the trouble", || {
+    let reported = wait_for("the trouble", || {
         let (status, text) = page(&path, "/readiness");
         (status == "503").then_some(text)
     });
-    assert!(told.contains("damaged.volume"), "{told}");
+    assert!(reported.contains("damaged.volume"), "{reported}");
     assert_eq!(page(&path, "/healthz").0, "200", "it lives");
     let mut groups = VgServiceClient::new(connect(&path).await);
     let listed = groups.get_lv_list(GetLvListRequest::default()).await.unwrap().into_inner();
@@ -190,9 +190,9 @@ async fn a_changed_configuration_is_taken_over() {
         ONE_CLASS.replace("spare-gb: 0", "spare-gb: 1")
     );
     stock_config(loops.path(), &two);
-    let told = watching.message().await.unwrap().unwrap();
-    assert_eq!(told.free_bytes, 3 << 30, "the spare is kept back");
-    assert_eq!(told.items.len(), 1, "a class without its group is left out");
+    let reported = watching.message().await.unwrap().unwrap();
+    assert_eq!(reported.free_bytes, 3 << 30, "the spare is kept back");
+    assert_eq!(reported.items.len(), 1, "a class without its group is left out");
     let request = GetFreeBytesRequest { device_class: "hdd".into() };
     let missing = groups.get_free_bytes(request).await.unwrap_err();
     assert_eq!(missing.code(), tonic::Code::NotFound);

@@ -1,4 +1,4 @@
-//! What comes over the network.
+//! Data that comes over the network.
 
 use std::sync::LazyLock;
 

@@ -35,9 +35,9 @@ async fn a_job_is_watched_to_its_end_and_can_be_stopped() {
     let job = backups.start_backup(start("watched", &place)).await.unwrap().into_inner();
     assert_eq!((job.kind(), job.state()), (JobKind::Backup, JobState::JobRunning));
     let watch = WatchBackupRequest { id: job.id.clone() };
-    let mut told = backups.watch_backup(watch).await.unwrap().into_inner();
+    let mut updates = backups.watch_backup(watch).await.unwrap().into_inner();
     let (mut seen, mut paced) = (Vec::new(), false);
-    while let Some(job) = told.message().await.unwrap() {
+    while let Some(job) = updates.message().await.unwrap() {
         paced |= job.bytes_per_second > 0;
         seen.push(job);
     }
@@ -239,9 +239,10 @@ async fn schedules_keep_no_keys() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     };
-    let mut told = backups.watch_backup(WatchBackupRequest { id: job }).await.unwrap().into_inner();
+    let mut updates =
+        backups.watch_backup(WatchBackupRequest { id: job }).await.unwrap().into_inner();
     let mut last = None;
-    while let Some(job) = told.message().await.unwrap() {
+    while let Some(job) = updates.message().await.unwrap() {
         last = Some(job);
     }
     let last = last.unwrap();

@@ -111,7 +111,7 @@ async fn what_cannot_be_backed_up_is_a_state_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_failure_is_told_for_a_while_and_leaves_no_snapshot() {
+async fn a_failure_is_reported_for_a_while_and_leaves_no_snapshot() {
     let Some(site) = Site::new() else { return };
     site.create("vol1").await;
     let place = directory("keyed");

@@ -27,8 +27,8 @@ fn thin_and_thick_volumes_in_use() {
             return;
         };
         restic.check();
-        let told = fs::read(folder.path().join(format!("{class}.two"))).unwrap();
-        let job: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        let restored = fs::read(folder.path().join(format!("{class}.two"))).unwrap();
+        let job: serde_json::Value = serde_json::from_slice(&restored).unwrap();
         let hash = fs::read_to_string(folder.path().join(format!("{class}.hash"))).unwrap();
         let snapshot = job["snapshot"].as_str().unwrap();
         assert_eq!(restic.hash(snapshot, &format!("{class}-v")), hash);

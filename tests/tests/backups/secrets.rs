@@ -36,7 +36,7 @@ async fn keys_are_in_no_file_no_log_no_error_and_no_argument() {
     let mut place = store.as_ref().map_or_else(|| directory("s"), |store| store.place("s"));
     place.session_token = TOKEN.into();
     site.backed_up("one", "vol1", &place).await;
-    let mut told = Vec::new();
+    let mut outputs = Vec::new();
     // Failures of all kinds, with the keys in hand.
     let words = [SECRET_KEY, TOKEN, PASSWORD, PROXY];
     let proxied = format!("http://somebody:{PROXY}@127.0.0.1:1");
@@ -46,10 +46,10 @@ async fn keys_are_in_no_file_no_log_no_error_and_no_argument() {
         S3 { endpoint: format!("https://x:{SECRET_KEY}@127.0.0.1:1"), ..place.clone() },
     ];
     for (number, place) in failing.iter().enumerate() {
-        told.push(site.back_up(&format!("bad{number}"), "vol1", place).await.msg);
+        outputs.push(site.back_up(&format!("bad{number}"), "vol1", place).await.msg);
         let mut volumes = site.volumes().await;
         let failed = volumes.create_lv(restore_request("new", place.clone(), true)).await;
-        told.push(format!("{:?}", failed.unwrap_err()));
+        outputs.push(format!("{:?}", failed.unwrap_err()));
     }
     // One that is cut off, with a proxy that does not answer.
     let unreachable = S3 {
@@ -61,12 +61,12 @@ async fn keys_are_in_no_file_no_log_no_error_and_no_argument() {
     let request = crate::site::request("cut", "vol1", Some(unreachable));
     site.volumes().await.create_backup(request).await.unwrap();
     let arguments = fs::read(format!("/proc/{}/cmdline", site.selvage().pid())).unwrap();
-    told.push(String::from_utf8_lossy(&arguments).into_owned());
+    outputs.push(String::from_utf8_lossy(&arguments).into_owned());
     let environment = fs::read(format!("/proc/{}/environ", site.selvage().pid())).unwrap();
-    told.push(String::from_utf8_lossy(&environment).into_owned());
-    told.push(site.selvage().log());
+    outputs.push(String::from_utf8_lossy(&environment).into_owned());
+    outputs.push(site.selvage().log());
     site.kill();
-    for text in &told {
+    for text in &outputs {
         assert!(words.iter().all(|word| !text.contains(word)), "{text}");
     }
     let mut found = Vec::new();

@@ -166,9 +166,9 @@ impl Site {
     /// Returns the last state of a job.
     pub(crate) async fn ended(&self, job: &BackupJob) -> BackupJob {
         let request = WatchBackupRequest { id: job.id.clone() };
-        let mut told = self.backups().await.watch_backup(request).await.unwrap().into_inner();
+        let mut updates = self.backups().await.watch_backup(request).await.unwrap().into_inner();
         let mut last = job.clone();
-        while let Some(job) = told.message().await.unwrap() {
+        while let Some(job) = updates.message().await.unwrap() {
             last = job;
         }
         last

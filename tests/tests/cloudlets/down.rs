@@ -85,13 +85,13 @@ fn down_stops_apps_and_leaves_no_trace() {
     assert!(unasked.stderr.contains("op/ends") && unasked.stderr.contains("--yes"), "{unasked:?}");
     assert_eq!(traces(scheme, &site, directory.path()), before);
 
-    let told = cli.ok(&["down", "--data", &data, "--yes"]);
-    assert!(told.contains("stopped the apps of cloudlet op/ends"), "{told}");
-    assert!(told.contains("removed container web-1-"), "{told}");
+    let printed = cli.ok(&["down", "--data", &data, "--yes"]);
+    assert!(printed.contains("stopped the apps of cloudlet op/ends"), "{printed}");
+    assert!(printed.contains("removed container web-1-"), "{printed}");
     let left = traces(scheme, &site, directory.path());
-    assert!(left.is_empty(), "{left:?}\n{told}");
-    let told = cli.ok(&["down", "--data", &data, "--purge", "--yes"]);
-    assert!(told.contains("removed data directory"), "{told}");
+    assert!(left.is_empty(), "{left:?}\n{printed}");
+    let printed = cli.ok(&["down", "--data", &data, "--purge", "--yes"]);
+    assert!(printed.contains("removed data directory"), "{printed}");
     assert!(!Path::new(&data).exists());
     assert!(cli.ok(&["down", "--data", &data]).contains("No cloudlet has its data in"));
 }
@@ -143,8 +143,8 @@ fn a_range_that_the_machine_has_already_is_refused() {
         .output()
         .unwrap();
     assert!(ip(&format!("link del {device}")));
-    let told = String::from_utf8_lossy(&started.stderr).into_owned();
-    assert!(!started.status.success(), "{told}");
-    assert!(told.contains("network_scheme: 10.113.0.0/16 meets"), "{told}");
-    assert!(told.contains(device), "{told}");
+    let printed = String::from_utf8_lossy(&started.stderr).into_owned();
+    assert!(!started.status.success(), "{printed}");
+    assert!(printed.contains("network_scheme: 10.113.0.0/16 meets"), "{printed}");
+    assert!(printed.contains(device), "{printed}");
 }

@@ -21,10 +21,10 @@ const PAGE: &str = "http://10.109.1.1:8080/";
 fn ways() -> (usize, Vec<String>) {
     let namespace = NETWORK.namespace("site");
     let line = ["netns", "exec", &namespace, "nft", "-j", "list", "ruleset"];
-    let told = Command::new("ip").args(line).output().unwrap();
-    assert!(told.status.success(), "{told:?}");
-    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
-    let all = told["nftables"].as_array().unwrap();
+    let printed = Command::new("ip").args(line).output().unwrap();
+    assert!(printed.status.success(), "{printed:?}");
+    let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    let all = printed["nftables"].as_array().unwrap();
     let tables = all.iter().filter_map(|thing| thing["table"]["name"].as_str());
     let elements = all.iter().filter_map(|thing| thing["map"]["elem"].as_array()).flatten();
     let mut ways: Vec<String> = elements

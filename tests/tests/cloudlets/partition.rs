@@ -33,8 +33,8 @@ fn state_of(cli: &Cli, site: &str) -> String {
 fn bridges(site: &str) -> String {
     let name = NETWORK.namespace(site);
     let line = ["-n", &name, "-o", "link", "show", "type", "bridge"];
-    let told = Command::new("ip").args(line).output().unwrap();
-    String::from_utf8(told.stdout).unwrap()
+    let printed = Command::new("ip").args(line).output().unwrap();
+    String::from_utf8(printed.stdout).unwrap()
 }
 
 fn web_of(site: &str) -> Option<String> {

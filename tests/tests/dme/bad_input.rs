@@ -54,9 +54,9 @@ async fn is_refused_with_a_reason() {
         let short: String = body.to_string().chars().take(80).collect();
         let (got, reply) = device.rest(path, &body).await;
         assert_eq!(got, code, "{path} {short}: {reply}");
-        let told = reply["message"].as_str().unwrap_or_default();
-        assert!(told.contains(text), "{path} {short}: {reply}");
-        assert!(!told.contains(&cookie), "a cookie is not repeated");
+        let message = reply["message"].as_str().unwrap_or_default();
+        assert!(message.contains(text), "{path} {short}: {reply}");
+        assert!(!message.contains(&cookie), "a cookie is not repeated");
     }
     assert!(!site.selvage.log().contains(&cookie), "nor written down");
 }

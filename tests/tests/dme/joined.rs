@@ -186,7 +186,7 @@ async fn an_engine_starts_while_its_controller_is_away() {
 
 /// Knowledge that is too old to go by is said to be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_engine_may_be_told_when_it_knows_too_little() {
+async fn an_engine_cut_off_for_too_long_is_not_ready() {
     let folder = tempfile::tempdir().unwrap();
     let mut site = Site::open(&[]).await;
     let engine = join(&site, folder.path(), "west", &["--set", "dme.max_staleness=1s"]);
@@ -201,7 +201,7 @@ async fn an_engine_may_be_told_when_it_knows_too_little() {
 
 /// Keys are for engines; a token for something else makes no engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_get_no_keys() {
+async fn unknown_machines_get_no_keys() {
     let folder = tempfile::tempdir().unwrap();
     let site = Site::open(&[]).await;
     let path = "/selvage.matching.MatchingService/ListCookieKeys";
@@ -225,8 +225,11 @@ async fn strangers_get_no_keys() {
         .output()
         .unwrap();
     assert!(!output.status.success());
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("it was not used. `selvage join-token create dme/NAME`"), "{told}");
+    let answered = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        answered.contains("it was not used. `selvage join-token create dme/NAME`"),
+        "{answered}"
+    );
 }
 
 /// Certificate and key of a machine.

@@ -46,8 +46,8 @@ async fn what_is_anothers_is_neither_seen_nor_touched() {
     }
     for shown in ["app", "appinst", "clusterinst", "appinstinfo"] {
         let printed = site.evil(&[shown, "show", "-o", "json"]);
-        let told = printed.stdout + &printed.stderr;
-        assert!(!told.contains(CANARY) && !told.contains("acme"), "{shown}: {told}");
+        let output = printed.stdout + &printed.stderr;
+        assert!(!output.contains(CANARY) && !output.contains("acme"), "{shown}: {output}");
     }
     // Nothing happened to what is theirs, and everything to what is ours works.
     let acme = site.admin.ok(&["exec", "web", "--developer", "acme", "--", "env"]);

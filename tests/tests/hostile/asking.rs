@@ -42,8 +42,11 @@ async fn an_app_gets_no_more_than_its_own_by_asking() {
         ("loop", "127.0.0.1:1/web:1"),
         ("private", "10.255.255.1:5000/web:1"),
     ] {
-        let told = create(&site, name, path, &[]);
-        assert!(!told.contains("root:") && !told.contains("PRIVATE KEY"), "{name}: {told}");
+        let refused = create(&site, name, path, &[]);
+        assert!(
+            !refused.contains("root:") && !refused.contains("PRIVATE KEY"),
+            "{name}: {refused}"
+        );
     }
     for (name, annotation) in [
         ("endless", "volume.data=1000000:/data"),
@@ -52,8 +55,8 @@ async fn an_app_gets_no_more_than_its_own_by_asking() {
         ("climb", "volume.data=1:/a/../../etc"),
         ("named", "volume.../../x=1:/data"),
     ] {
-        let told = create(&site, name, &image, &["--annotations", annotation]);
-        assert!(told.contains("Disk") || told.contains("annotations"), "{name}: {told}");
+        let refused = create(&site, name, &image, &["--annotations", annotation]);
+        assert!(refused.contains("Disk") || refused.contains("annotations"), "{name}: {refused}");
     }
     assert!(!site.admin.ok(&["volume", "list"]).contains("-data"), "no volume was made");
 

@@ -87,8 +87,8 @@ fn a_machine_that_joined_needs_neither_token_nor_controller_to_start() {
     // Root has this machine by its socket, and no other: nobody vouches for root.
     wait_for("b to know a", || {
         let printed = root.run(&line);
-        let told = printed.stderr.contains("a: rpc error: code = PermissionDenied");
-        (told && first_column(&printed.stdout) == ["b"]).then_some(())
+        let refusal = printed.stderr.contains("a: rpc error: code = PermissionDenied");
+        (refusal && first_column(&printed.stdout) == ["b"]).then_some(())
     });
 
     lab.controller.kill();
@@ -116,8 +116,8 @@ async fn bad_invitations_are_refused() {
     let (directory, file) = lab.machine("a", &spent);
     let join = ["--controller", lab.controller.address(), "--join-file", &file];
     let _a = Selvage::start("node", &directory, &join);
-    let told = lab.refused("twice", &spent, &[]);
-    assert!(told.contains("used already"), "{told}");
+    let refusal = lab.refused("twice", &spent, &[]);
+    assert!(refusal.contains("used already"), "{refusal}");
 
     let late = lab.token("late", &["--ttl", "1s"]);
     let nobody = Client::anonymous(&lab.controller).await;
@@ -129,21 +129,23 @@ async fn bad_invitations_are_refused() {
             break;
         }
     }
-    let told = lab.refused("late", &late, &[]);
-    assert!(told.contains("expired"), "{told}");
+    let refusal = lab.refused("late", &late, &[]);
+    assert!(refusal.contains("expired"), "{refusal}");
 
     // Whoever is not the one that the token names is not told it.
     let good = lab.token("b", &[]);
-    let told = lab.refused("b", &good, &["--ca-sha256", &"ab".repeat(32)]);
-    assert!(told.contains("not the one with the fingerprint"), "{told}");
+    let refusal = lab.refused("b", &good, &["--ca-sha256", &"ab".repeat(32)]);
+    assert!(refusal.contains("not the one with the fingerprint"), "{refusal}");
     let other = Selvage::up(&[]);
     let ca = other.ready()["ca"].as_str().unwrap();
     lab.refused("b", &good, &["--ca", ca]);
     let bare = good.split_once('.').unwrap().0;
-    let told = lab.refused("b", bare, &[]);
-    assert!(told.contains("nothing says which CA to trust"), "{told}");
-    for told in [told, lab.refused("c", "slvj_nonsense", &["--ca", &ca_file(&lab.controller)])] {
-        assert!(!told.contains("slvj_"), "{told}");
+    let refusal = lab.refused("b", bare, &[]);
+    assert!(refusal.contains("nothing says which CA to trust"), "{refusal}");
+    for refusal in
+        [refusal, lab.refused("c", "slvj_nonsense", &["--ca", &ca_file(&lab.controller)])]
+    {
+        assert!(!refusal.contains("slvj_"), "{refusal}");
     }
     let (directory, file) = lab.machine("b", &good);
     let join = ["--controller", lab.controller.address(), "--join-file", &file];
@@ -248,8 +250,8 @@ async fn a_blocked_machine_is_refused_by_all() {
         let printed = ask();
         printed.stderr.contains("machine \"node/b\" is blocked").then_some(())
     });
-    let told = lab.refused("b-again", &lab.token("b", &[]), &[]);
-    assert!(told.contains("is blocked"), "{told}");
+    let refusal = lab.refused("b-again", &lab.token("b", &[]), &[]);
+    assert!(refusal.contains("is blocked"), "{refusal}");
 }
 
 #[test]

@@ -115,7 +115,7 @@ async fn a_cluster_inst_becomes_a_cluster_with_an_app_that_is_found() {
     let made = [&["clusterinst", "create"][..], &CLUSTER, &["--flavor", "s", "--nummasters", "1"]];
     let made = [&made.concat()[..], &["--numnodes", "1", "--deployment", "kubernetes"]].concat();
     let selvage = i32::try_from(site.selvage.as_ref().unwrap().pid()).unwrap();
-    let told = std::thread::scope(|scope| {
+    let printed = std::thread::scope(|scope| {
         // Whoever waits for it loses the connection.
         let waits = scope.spawn(|| site.cli.run(&made));
         wait_for("machines", || (!site.machines().is_empty()).then_some(()));
@@ -125,7 +125,7 @@ async fn a_cluster_inst_becomes_a_cluster_with_an_app_that_is_found() {
         kill(selvage);
         waits.join().unwrap()
     });
-    assert!(format!("{told:?}").contains("control-plane machines are ready"), "{told:?}");
+    assert!(format!("{printed:?}").contains("control-plane machines are ready"), "{printed:?}");
     site.without_controller(|_| {});
     site.until("a cluster that is ready", || match state(&site, "clusterinst") {
         shown if shown.contains("\"READY\"") || shown.contains("\"Ready\"") => Ok(()),

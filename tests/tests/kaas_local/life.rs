@@ -120,8 +120,8 @@ fn survives(site: &mut Site) {
 #[test]
 fn a_cluster_runs_pods_drains_survives_sleeps_and_leaves_nothing() {
     let Some(mut site) = Site::open(3) else { return };
-    let told = site.cli.ok(&["kaas", "create", "demo", "--pool", "web=2", "--wait"]);
-    assert!(told.contains("demo is RUNNING"), "{told}");
+    let printed = site.cli.ok(&["kaas", "create", "demo", "--pool", "web=2", "--wait"]);
+    assert!(printed.contains("demo is RUNNING"), "{printed}");
     site.has_machines();
     assert_eq!(nodes(&site), 3);
     site.apply(

@@ -100,8 +100,8 @@ impl Shared {
             if printed.code == 0 {
                 self.answered[way].fetch_add(1, Ordering::SeqCst);
             } else {
-                let told = format!("{}: {printed:?}", WAYS[way]);
-                self.refused.lock().unwrap().push(told);
+                let printed_line = format!("{}: {printed:?}", WAYS[way]);
+                self.refused.lock().unwrap().push(printed_line);
             }
         }
     }

@@ -91,9 +91,9 @@ fn a_machine_that_is_away_keeps_the_old_authority_until_it_comes_back() {
     away.kill();
     lab.admin.ok(&["pki", "rotate", "start"]);
     let refused = wait_for("the refusal", || {
-        let told = lab.admin.run(&["pki", "rotate", "finish"]);
-        assert_ne!(told.code, 0, "the old one was dropped");
-        told.stderr.contains("node/away").then_some(told.stderr)
+        let printed = lab.admin.run(&["pki", "rotate", "finish"]);
+        assert_ne!(printed.code, 0, "the old one was dropped");
+        printed.stderr.contains("node/away").then_some(printed.stderr)
     });
     assert!(refused.contains("the old authority stays"), "{refused}");
 
@@ -114,8 +114,8 @@ fn one_who_is_left_behind_by_force_joins_again() {
     let token = lab.token("node/spare");
     lab.admin.ok(&["pki", "rotate", "start"]);
     wait_for("the new authority to sign", || {
-        let told = lab.admin.run(&["pki", "rotate", "finish"]);
-        told.stderr.contains("node/lost").then_some(())
+        let printed = lab.admin.run(&["pki", "rotate", "finish"]);
+        printed.stderr.contains("node/lost").then_some(())
     });
     // A token that names the old authority is good while that is believed.
     let spare = lab.join_with("spare", &token);

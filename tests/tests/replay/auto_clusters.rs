@@ -64,9 +64,9 @@ fn an_instance_of_an_auto_cluster_goes_with_its_file_however_it_is_spelled() {
     let place = ["--operator", "tmus", "--cloudlet", "tmus-cloud-1"];
     let app = ["--developer", "AcmeAppCo", "--appname", "someapplication1", "--appvers", "1.0"];
     let cluster = ["--cluster", "autoclusterSomeApplication1", "--crmoverride", "IgnoreCrm"];
-    let told = cli.ok(&[&["appinst", "update"][..], &app, &place, &cluster].concat());
-    assert_eq!(told, "Updated successfully\n", "its app is applied anew");
-    let told = cli.ok(&["unapply", "--yes", "-f", file]);
-    assert!(told.lines().all(|line| line.ends_with(": deleted")), "{told}");
+    let printed = cli.ok(&[&["appinst", "update"][..], &app, &place, &cluster].concat());
+    assert_eq!(printed, "Updated successfully\n", "its app is applied anew");
+    let printed = cli.ok(&["unapply", "--yes", "-f", file]);
+    assert!(printed.lines().all(|line| line.ends_with(": deleted")), "{printed}");
     assert_nothing_left(&cli);
 }

@@ -16,15 +16,24 @@ fn add_delete_twice() {
     let expected = golden("add_delete");
     for round in 1..=2 {
         assert_nothing_left(&cli);
-        let told = apply(&cli, "add_delete.yaml");
-        assert!(told.lines().all(|line| line.ends_with(": created")), "round {round}: {told}");
+        let printed = apply(&cli, "add_delete.yaml");
+        assert!(
+            printed.lines().all(|line| line.ends_with(": created")),
+            "round {round}: {printed}"
+        );
         assert_shows(&cli, &expected);
-        let told = apply(&cli, "add_delete.yaml");
-        assert!(told.lines().all(|line| line.ends_with(": unchanged")), "round {round}: {told}");
+        let printed = apply(&cli, "add_delete.yaml");
+        assert!(
+            printed.lines().all(|line| line.ends_with(": unchanged")),
+            "round {round}: {printed}"
+        );
         assert_shows(&cli, &expected);
 
-        let told = unapply(&cli, "add_delete.yaml");
-        assert!(told.lines().all(|line| line.ends_with(": deleted")), "round {round}: {told}");
+        let printed = unapply(&cli, "add_delete.yaml");
+        assert!(
+            printed.lines().all(|line| line.ends_with(": deleted")),
+            "round {round}: {printed}"
+        );
     }
     assert_nothing_left(&cli);
 }
@@ -80,9 +89,9 @@ fn assert_shows_same_but_for_the_order_of_cluster_apps(cli: &Cli, expected: &str
 fn objects_named_twice_are_made_once() {
     let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
-    let told = apply(&cli, "add_delete_2apps.yaml");
-    let ending = |with: &str| told.lines().filter(|line| line.ends_with(with)).count();
-    assert_eq!((ending(": created"), ending(": unchanged")), (10, 6), "{told}");
+    let printed = apply(&cli, "add_delete_2apps.yaml");
+    let ending = |with: &str| printed.lines().filter(|line| line.ends_with(with)).count();
+    assert_eq!((ending(": created"), ending(": unchanged")), (10, 6), "{printed}");
     assert_shows(&cli, &golden("add_delete_2apps"));
     let clusters = objects(&cli, "clusterinst");
     assert_eq!(clusters.len(), 2);
@@ -92,9 +101,9 @@ fn objects_named_twice_are_made_once() {
         assert_eq!(cluster["ip_access"], "IP_ACCESS_SHARED");
         assert_eq!((&cluster["num_masters"], &cluster["num_nodes"]), (&json!(1), &json!(1)));
     }
-    let told = unapply(&cli, "add_delete_2apps.yaml");
-    let ending = |with: &str| told.lines().filter(|line| line.ends_with(with)).count();
-    assert_eq!((ending(": deleted"), ending(": absent")), (10, 6), "{told}");
+    let printed = unapply(&cli, "add_delete_2apps.yaml");
+    let ending = |with: &str| printed.lines().filter(|line| line.ends_with(with)).count();
+    assert_eq!((ending(": deleted"), ending(": absent")), (10, 6), "{printed}");
     assert_nothing_left(&cli);
 }
 
@@ -181,8 +190,8 @@ fn instances_follow_a_cloudlet_that_moves() {
     let mut selvage = Selvage::up_in(directory.path(), &ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     apply(&cli, "crminfo.yaml");
-    let told = apply(&cli, "move_cloudlet1.yaml");
-    assert_eq!(told.trim(), "cloudlet tmus/tmus-cloud-1: updated");
+    let printed = apply(&cli, "move_cloudlet1.yaml");
+    assert_eq!(printed.trim(), "cloudlet tmus/tmus-cloud-1: updated");
     let moved = golden("crminfo")
         .replace("latitude: 31\n    longitude: -91", "latitude: 40\n    longitude: -99")
         .replacen("numdynamicips: 254", "numdynamicips: 100", 1);

@@ -57,7 +57,7 @@ async fn a_key_speaks_for_nobody() {
     let admin = Client::admin(&selvage).await;
     let access = Access::load().unwrap();
     let person = r#"{"person":{"session":"","expires":99999999999}}"#;
-    let told = &format!(r#"{{"name":"admin","kind":{person},"grants":[["admin",""]]}}"#);
+    let answered = &format!(r#"{{"name":"admin","kind":{person},"grants":[["admin",""]]}}"#);
     for (kind, name) in STOLEN {
         let thief = admin.stolen(&selvage, name).await;
         let closed = access
@@ -65,7 +65,7 @@ async fn a_key_speaks_for_nobody() {
             .filter(|rule| !rule.open_to_anyone() && !rule.who().contains(&Who::Machine(kind)));
         for rule in closed {
             let path = rule.path.as_str();
-            let code = thief.begins_with(path, &[], &[("selvage-caller-bin", told)]).await;
+            let code = thief.begins_with(path, &[], &[("selvage-caller-bin", answered)]).await;
             assert_eq!(code, Code::PermissionDenied, "{name}: {path}");
             let code = thief.begins_with(path, &[], &[("selvage-assertion", "a.b.c")]).await;
             let refused = [Code::PermissionDenied, Code::Unauthenticated].contains(&code);

@@ -62,8 +62,8 @@ fn api(client: &Client) -> IdentityServiceClient<Channel> {
 }
 
 async fn who_am_i(client: &Client) -> String {
-    let told = api(client).who_am_i(client.request(WhoAmIRequest {})).await.unwrap();
-    told.into_inner().name
+    let answered = api(client).who_am_i(client.request(WhoAmIRequest {})).await.unwrap();
+    answered.into_inner().name
 }
 
 /// Addresses of machines, as an administrator sees them.

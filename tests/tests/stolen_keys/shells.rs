@@ -37,7 +37,7 @@ enum Loss {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum Transport {
     Attach,
     WebSocket,
 }
@@ -86,10 +86,19 @@ enum Caller {
 }
 
 impl Caller {
-    async fn open(selvage: &Selvage, way: Way, client: &Client, answer: &ExecRequest) -> Self {
+    async fn open(
+        selvage: &Selvage,
+        way: Transport,
+        client: &Client,
+        answer: &ExecRequest,
+    ) -> Self {
         match way {
-            Way::Attach => Self::Attach(Box::new(Attached::open(client, &answer.relay).await)),
-            Way::WebSocket => Self::WebSocket(Box::new(socket(selvage, client, answer).await)),
+            Transport::Attach => {
+                Self::Attach(Box::new(Attached::open(client, &answer.relay).await))
+            }
+            Transport::WebSocket => {
+                Self::WebSocket(Box::new(socket(selvage, client, answer).await))
+            }
         }
     }
 
@@ -164,7 +173,7 @@ impl Region {
     }
 
     /// A shell of a new developer, in which something was said.
-    async fn shell(&mut self, user: String, way: Way) -> Shell {
+    async fn shell(&mut self, user: String, way: Transport) -> Shell {
         add(&self.admin, &user, grants("developer", "acme")).await;
         let client = Client::login(&self.selvage, &user, PASSWORD).await.unwrap();
         let mut exec = ExecApiClient::new(client.channel.clone());
@@ -209,10 +218,10 @@ impl Region {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shell_ends_with_its_callers_right() {
     let mut region = Region::up().await;
-    let mut bystander = region.shell("bystander".into(), Way::Attach).await;
+    let mut bystander = region.shell("bystander".into(), Transport::Attach).await;
     let mut shells = Vec::new();
     for (at, loss) in [Loss::LoggedOut, Loss::RoleTaken, Loss::Disabled].into_iter().enumerate() {
-        for way in [Way::Attach, Way::WebSocket] {
+        for way in [Transport::Attach, Transport::WebSocket] {
             let shell = region.shell(format!("user{at}{way:?}").to_lowercase(), way).await;
             shells.push((shell, format!("{loss:?} by {way:?}"), loss));
         }
@@ -233,8 +242,8 @@ async fn a_shell_ends_with_its_callers_right() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shell_ends_when_its_crm_is_blocked() {
     let mut region = Region::up().await;
-    let shell = region.shell("ann".into(), Way::Attach).await;
-    let socket = region.shell("bob".into(), Way::WebSocket).await;
+    let shell = region.shell("ann".into(), Transport::Attach).await;
+    let socket = region.shell("bob".into(), Transport::WebSocket).await;
     let block = BlockMachineRequest { machine: WEST.into() };
     api(&region.admin).block_machine(region.admin.request(block)).await.unwrap();
     for crm in [shell.crm, socket.crm] {
