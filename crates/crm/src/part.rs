@@ -350,7 +350,7 @@ impl Crm {
     }
 
     /// Reports anew what has changed of the cloudlet, and tidies it up.
-    async fn look_after_cloudlet(self: Arc<Self>) -> Result<()> {
+    async fn look_after_cloudlet(&self) -> Result<()> {
         self.announce().await?;
         if self.tidied.lock().elapsed() < TIDY_INTERVAL {
             return Ok(());
@@ -460,10 +460,15 @@ impl Crm {
 
     fn add_to(self: &Arc<Self>, reconcilers: &Reconcilers) {
         let every = self.settings.resync_interval;
-        let crm = Arc::clone(self);
-        let cloudlet = reconcilers.add_fn(CLOUDLET, Schedule::fixed(every, every), move || {
-            Arc::clone(&crm).look_after_cloudlet()
-        });
+        let (crm, stop) = (Arc::clone(self), reconcilers.tasks().token().clone());
+        let cloudlet =
+            reconcilers.add_fn(CLOUDLET, Schedule::fixed(every, every), move || {
+                let (crm, stop) = (Arc::clone(&crm), stop.clone());
+                // A platform that does not answer keeps no process from its end.
+                async move {
+                    stop.run_until_cancelled(crm.look_after_cloudlet()).await.unwrap_or(Ok(()))
+                }
+            });
         self.agent.caches.flavors.on_change(move |_| cloudlet.wake());
         let crm = Arc::clone(self);
         reconcilers.add_fn(RESYNC, Schedule::fixed(every, every), move || {
