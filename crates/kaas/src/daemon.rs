@@ -190,7 +190,8 @@ fn local(context: &Context, options: &Options, catalogue: &Catalogue) -> Result<
     // What a mirror has is seen when it is asked.
     let releases = catalogue.releases().to_vec();
     let releases = if options.mirror().is_some() { Vec::new() } else { releases };
-    Ok(Local::new(&data, options.local.machines, artifacts, program, releases))
+    let local = Local::new(&data, options.local.machines, artifacts, program, releases);
+    Ok(local.with_trusted(options.local.trusted()))
 }
 
 struct Opened {

@@ -154,11 +154,28 @@ impl RepositoryOptions {
 pub struct LocalOptions {
     /// Number of machines.
     pub machines: u32,
+    /// Organisations whose developers may have clusters on this host, and
+    /// cloudlets as `cloudlet/OPERATOR/NAME`. A privileged pod is root of this host:
+    /// name those only whom you trust with it. Administrators and the cloudlet
+    /// of this process need no entry.
+    pub organisations: Vec<String>,
+    /// The cloudlet of this process, from `[crm]`.
+    #[serde(skip)]
+    pub own_cloudlet: String,
+}
+
+impl LocalOptions {
+    /// Organisations that may be root of this host.
+    pub(crate) fn trusted(&self) -> Vec<String> {
+        let own = Some(&self.own_cloudlet).filter(|own| !own.is_empty());
+        let own = own.map(|own| format!("cloudlet/{own}"));
+        self.organisations.iter().cloned().chain(own).collect()
+    }
 }
 
 impl Default for LocalOptions {
     fn default() -> Self {
-        Self { machines: 1 }
+        Self { machines: 1, organisations: Vec::new(), own_cloudlet: String::new() }
     }
 }
 

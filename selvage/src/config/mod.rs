@@ -60,6 +60,7 @@ impl Config {
         self.crm.image_folders.push(demo::image(&self.data));
         self.node.protected = self.protected();
         self.dns.root_domain.clone_from(&self.controller.root_domain);
+        self.kaas.local.own_cloudlet.clone_from(&self.crm.cloudlet);
     }
 }
 

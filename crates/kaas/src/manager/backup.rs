@@ -292,6 +292,7 @@ impl Manager {
             control_plane: backup.control_plane.clone(),
             pools,
         };
+        self.check_trusted(caller, &backup.organisation)?;
         self.check_supply(&new, &backup.organisation).await?;
         let origin = Origin::default();
         let mut snapshot =

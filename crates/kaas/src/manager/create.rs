@@ -32,6 +32,7 @@ impl Manager {
         if let Some(known) = self.snapshot(&new.name) {
             return self.repeated(caller, known, &origin.request_id, &digest);
         }
+        self.check_trusted(caller, &organisation)?;
         self.check_supply(&new, &organisation).await?;
         let snapshot = self.begin(caller, origin, new, organisation, digest);
         let created = transact(&self.inner.store, async |tx| {
@@ -118,6 +119,19 @@ impl Manager {
         let mut snapshot = Snapshot { cluster, pools, machines: Vec::new() };
         snapshot.cluster.conditions = conditions::evaluate(&snapshot, now);
         snapshot
+    }
+
+    /// Refuses those who may not be root on the provider's machines.
+    pub(super) fn check_trusted(&self, caller: &Caller, organisation: &str) -> Result<()> {
+        if caller.admin || self.provider().trusts(organisation) {
+            return Ok(());
+        }
+        Err(Error::Denied(format!(
+            "{} may not have clusters on the host of the controller, where a privileged pod is \
+             root: ask an administrator to make it, to name {organisation:?} in \
+             kaas.local.organisations, or to use another kaas.provider",
+            caller.name
+        )))
     }
 
     /// Refuses what no machine there is could ever satisfy.

@@ -45,6 +45,8 @@ pub struct Local {
     network: [u8; 3],
     /// Releases that programs have to be here for; none where they are sent.
     releases: Vec<Release>,
+    /// Organisations that may be root of this host.
+    trusted: Vec<String>,
     /// One machine is made or removed at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -77,8 +79,14 @@ impl Local {
             program,
             network,
             releases,
+            trusted: Vec::new(),
             changing: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Lets these organisations have clusters, beside administrators.
+    pub fn with_trusted(self, trusted: Vec<String>) -> Self {
+        Self { trusted, ..self }
     }
 
     fn of(&self, operation: &OperationId) -> Option<Machine> {
@@ -143,6 +151,11 @@ fn failed(error: &selvage_components::Error) -> Error {
 impl Provider for Local {
     fn name(&self) -> &'static str {
         "local"
+    }
+
+    /// A machine of this host is a set of namespaces, which keep no root in.
+    fn trusts(&self, organisation: &str) -> bool {
+        self.trusted.iter().any(|trusted| trusted == organisation)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -145,6 +145,13 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
+    /// Returns whether members of an organisation may be root on its machines, as
+    /// everybody is who may run privileged pods in a cluster.
+    fn trusts(&self, organisation: &str) -> bool {
+        let _ = organisation;
+        true
+    }
+
     /// Leaves these machines, by their names, out of what it offers and gives. False
     /// where it has no machines that come back under the same name.
     fn exclude(&self, machines: BTreeSet<String>) -> bool {

@@ -11,8 +11,12 @@ use selvage_api::cnct::kaas::api::{
     ScaleNodePoolSpec,
 };
 use selvage_kaas::{
-    Caller, Dependencies, Keyring, Manager, Origin, Result, Settings, catalogue::Catalogue,
-    pki::Seal, plan::Snapshot, provider::sim::Sim, vault::Vault,
+    Caller, Dependencies, Keyring, Manager, Origin, Result, Settings,
+    catalogue::Catalogue,
+    pki::Seal,
+    plan::Snapshot,
+    provider::{local::Local, sim::Sim},
+    vault::Vault,
 };
 use selvage_restic::{Directory, Secret};
 use selvage_store::{
@@ -195,6 +199,25 @@ pub(crate) async fn manager_with(
     settings: Settings,
 ) -> Manager {
     manager_of(store, sim, clock, (vault(folder), 7), settings).await
+}
+
+/// A manager whose machines are of this host, and what it runs is not.
+pub(crate) async fn manager_of_host(lab: &Lab, trusted: &[&str]) -> Manager {
+    let folder = lab.folder.path();
+    let trusted = trusted.iter().map(|name| (*name).to_owned()).collect();
+    let local = Local::new(folder, 9, None, "/bin/true".into(), Vec::new()).with_trusted(trusted);
+    let seal = Seal::new(&[7; 32], "test").unwrap();
+    let clock = Arc::new(lab.clock.clone());
+    let keyring = Keyring::open(Arc::clone(&lab.store), seal, clock.clone()).await.unwrap();
+    let dependencies = Dependencies {
+        provider: Arc::new(local),
+        driver: Arc::new(lab.sim.clone()),
+        catalogue: Catalogue::load(None).unwrap(),
+        keyring,
+        clock,
+        vault: Arc::new(vault(folder)),
+    };
+    Manager::open(Arc::clone(&lab.store), Settings::default(), dependencies).await.unwrap()
 }
 
 /// The same with a repository of backups and a key that seals.

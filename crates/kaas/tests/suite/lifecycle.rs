@@ -7,7 +7,7 @@ use selvage_kaas::{
     Caller, Error, Origin, Settings, provider::sim::Fault, record::Phase, validate::Limits,
 };
 
-use super::lab::{Lab, admin, developer, manager_with, request};
+use super::lab::{Lab, admin, developer, manager_of_host, manager_with, request};
 
 #[tokio::test]
 async fn a_cluster_comes_up_scales_and_goes() {
@@ -203,6 +203,45 @@ async fn clusters_belong_to_an_organisation() {
     let refused = lab.manager.delete(&other, "demo").await.unwrap_err();
     assert!(matches!(refused, Error::ClusterNotFound(_)));
     lab.manager.delete(&acme, "demo").await.unwrap();
+}
+
+/// Whoever has a cluster may run privileged pods in it, and a machine of this
+/// host keeps no root in.
+#[tokio::test]
+async fn only_trusted_organisations_have_clusters_on_the_controllers_host() {
+    let machine = |name: &str| {
+        let machine = selvage_kit::identity::Machine::parse(name).unwrap();
+        let prefix = machine.cluster_prefix();
+        (Caller::from(&selvage_kit::identity::Identity::machine(machine)), prefix)
+    };
+    let lab = Lab::new().await;
+    let saved = request("saved", "", 1, &[]);
+    lab.manager.create(&developer("other"), &Origin::default(), &saved).await.unwrap();
+    lab.settle("saved").await;
+    let backup = lab.manager.backup(&admin(), "saved").await.unwrap();
+    let manager = manager_of_host(&lab, &["acme", "cloudlet/tmus/here"]).await;
+    let create = async |caller: &Caller, name: String| {
+        manager.create(caller, &Origin::default(), &request(&name, "", 1, &[])).await
+    };
+    for (caller, prefix) in [
+        (developer("other"), String::new()),
+        (machine("cloudlet/tmus/east").0, machine("cloudlet/tmus/east").1),
+    ] {
+        let refused = create(&caller, format!("{prefix}a")).await.unwrap_err();
+        assert!(matches!(refused, Error::Denied(_)), "{}: {refused}", caller.name);
+        assert!(refused.to_string().contains("kaas.local.organisations"), "{refused}");
+    }
+    let refused = manager.restore(&developer("other"), &backup.id, "copy").await.unwrap_err();
+    assert!(matches!(refused, Error::Denied(_)), "{refused}");
+    for (caller, prefix) in [
+        (developer("acme"), String::new()),
+        (machine("cloudlet/tmus/here").0, machine("cloudlet/tmus/here").1),
+        (admin(), "for-".to_owned()),
+    ] {
+        // This host may lack what machines need.
+        let made = create(&caller, format!("{prefix}a")).await;
+        assert!(!matches!(made, Err(Error::Denied(_))), "{}: {made:?}", caller.name);
+    }
 }
 
 #[tokio::test]
