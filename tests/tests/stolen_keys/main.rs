@@ -8,6 +8,7 @@ mod credentials;
 mod files;
 mod notices;
 mod own;
+mod pages;
 mod shells;
 
 use selvage_api::selvage::identity::{

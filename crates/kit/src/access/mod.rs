@@ -56,7 +56,8 @@ impl MachineKind {
         }
     }
 
-    fn of(machine: &Machine) -> Self {
+    /// The kind of a machine.
+    pub fn of(machine: &Machine) -> Self {
         match machine {
             Machine::Controller => Self::Controller,
             Machine::Cloudlet { .. } => Self::Cloudlet,

@@ -17,9 +17,16 @@ use tonic::Status;
 
 use super::{MetricsPage, Readiness, WebSocketPage, front::refuse, rpc::Rpc, web_socket};
 use crate::{
-    identity::{Connection, Kind, METRICS_PAGES, Role},
+    access::MachineKind,
+    identity::{Connection, Identity, Kind, METRICS_PAGES, Role},
     telemetry::{self, Metrics},
 };
+
+/// Machines that may see the page of a process. A controller's tells of all
+/// instances, so it is for no agent.
+const OF_PROCESS: &[MachineKind] = &[MachineKind::Controller];
+/// Machines that may see the pages of parts: a Prometheus joins as a node.
+const OF_PARTS: &[MachineKind] = &[MachineKind::Controller, MachineKind::Node];
 
 #[derive(Clone)]
 struct Pages {
@@ -81,7 +88,7 @@ async fn metrics_page(
     Extension(connection): Extension<Connection>,
     headers: HeaderMap,
 ) -> Response<Body> {
-    if let Err(status) = may_see_metrics(&pages, &connection, &headers).await {
+    if let Err(status) = may_see_metrics(&pages, &connection, &headers, OF_PROCESS).await {
         return refuse(&status);
     }
     counts(&headers, telemetry::CONTENT_TYPE, pages.metrics.render().into())
@@ -93,7 +100,7 @@ async fn more_metrics(
     Extension(page): Extension<MetricsPage>,
     headers: HeaderMap,
 ) -> Response<Body> {
-    if let Err(status) = may_see_metrics(&pages, &connection, &headers).await {
+    if let Err(status) = may_see_metrics(&pages, &connection, &headers, OF_PARTS).await {
         return refuse(&status);
     }
     counts(&headers, "text/plain; version=0.0.4; charset=utf-8", page().await)
@@ -136,27 +143,38 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     weight("gzip").or_else(|| weight("*")).is_some_and(|weight| weight > 0.0)
 }
 
-/// Counts can tell a stranger a lot: machines and those who may look.
+/// Counts can tell a stranger a lot: machines, what runs on them and those who
+/// may look.
 async fn may_see_metrics(
     pages: &Pages,
     connection: &Connection,
     headers: &HeaderMap,
+    machines: &[MachineKind],
 ) -> Result<(), Status> {
-    let caller = pages.rpc.identify(headers, connection).await?;
-    let known = matches!(caller.kind, Kind::Machine(_));
+    judge_scraper(&pages.rpc.identify(headers, connection).await?, machines)
+}
+
+fn judge_scraper(caller: &Identity, machines: &[MachineKind]) -> Result<(), Status> {
     if let Kind::Delegate(limits) = &caller.kind
         && !(limits.methods.is_empty() || limits.methods.iter().any(|it| it == METRICS_PAGES))
     {
         let text = "not authorized: this token is limited to methods, without /metrics";
         return Err(Status::permission_denied(text));
     }
-    if known || caller.has_role(Role::Admin) || caller.has_role(Role::Viewer) {
+    let known = match &caller.kind {
+        Kind::Machine(machine) => machines.contains(&MachineKind::of(machine)),
+        _ => caller.has_role(Role::Admin) || caller.has_role(Role::Viewer),
+    };
+    if known {
         return Ok(());
     }
     Err(if caller.kind == Kind::Anonymous {
-        Status::unauthenticated("no token: /metrics is for admins, viewers and machines")
+        Status::unauthenticated("no token: /metrics is for admins and viewers")
     } else {
-        Status::permission_denied("not authorized: /metrics is for admins and viewers")
+        Status::permission_denied(
+            "not authorized: /metrics is for admins and viewers, and /metrics/node for nodes too; \
+             `selvage token create scrape --role viewer --method /metrics` makes a token",
+        )
     })
 }
 
@@ -186,9 +204,27 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::identity::Machine;
 
     fn asking(encodings: &[&str]) -> HeaderMap {
         encodings.iter().map(|it| (header::ACCEPT_ENCODING, it.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn counts_are_for_those_who_see_all_of_them() {
+        let judged = |caller: &Identity, machines| judge_scraper(caller, machines).is_ok();
+        for (name, process, part) in [
+            ("controller", true, true),
+            ("node/rack1", false, true),
+            ("cloudlet/tmus/west", false, false),
+            ("dme/west", false, false),
+        ] {
+            let machine = Identity::machine(Machine::parse(name).unwrap());
+            assert_eq!(judged(&machine, OF_PROCESS), process, "{name}");
+            assert_eq!(judged(&machine, OF_PARTS), part, "{name}");
+        }
+        let nobody = judge_scraper(&Identity::anonymous(), OF_PARTS).unwrap_err();
+        assert_eq!(nobody.code(), tonic::Code::Unauthenticated);
     }
 
     #[tokio::test]
