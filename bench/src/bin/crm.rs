@@ -31,7 +31,7 @@ use selvage_bench::{
 use selvage_crm::{Crm, Forwarding, ImageFolders, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
-use selvage_runtime::{ImageBuilder, Runtime, oci};
+use selvage_runtime::{ImageBuilder, Runtime, Users, oci};
 use selvage_shell::{
     Conversation, Frame,
     peer::{Offer, Options},
@@ -436,6 +436,7 @@ async fn settings(
         private_hosts: Vec::new(),
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
         forwarding: Forwarding::default(),
+        users: Users::OwnIfPossible,
         egress: selvage_crm::Egress::default(),
         tls: None,
         start_timeout: START_TIMEOUT,

@@ -115,6 +115,7 @@ impl Opened {
             lvmd: options.lvmd.clone().unwrap_or_else(|| context.socket_path("lvmd")),
             addresses: options.addresses.clone(),
             forwarding: options.forwarding,
+            users: options.user_namespaces.users(),
             egress: Egress::parse(&options.egress)?,
             tls: context.server_tls.clone().filter(|_| options.https),
             start_timeout: options.start_timeout.0,

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use selvage_kit::config::Duration;
+use selvage_runtime::Users;
 use serde::{Deserialize, Serialize};
 
 use crate::Forwarding;
@@ -51,6 +52,12 @@ pub struct Options {
     /// apps may reach all the same (`10.1.0.0/16`, `10.1.2.3`, either with `:PORT`), addresses of
     /// this machine included.
     pub egress: Vec<String>,
+    /// Users of containers: `auto` gives each container a range that no account
+    /// and no other container has, so that its root is nobody on this machine,
+    /// where the runtime (`oci`, with crun) and the kernel (5.19 or later) can;
+    /// `always` makes no container where they cannot; `never` leaves it the users
+    /// of this machine.
+    pub user_namespaces: UserNamespaces,
     /// Time an instance may take until it takes connections.
     pub start_timeout: Duration,
     /// Time for which the controller must not have mentioned something that
@@ -79,6 +86,7 @@ impl Default for Options {
             addresses: vec![IpAddr::from([0, 0, 0, 0])],
             forwarding: Forwarding::Auto,
             egress: Vec::new(),
+            user_namespaces: UserNamespaces::Auto,
             start_timeout: seconds(30),
             grace: seconds(60),
             resync_interval: seconds(10),
@@ -97,4 +105,27 @@ pub enum RuntimeKind {
     Containerd,
     /// An OCI runtime (runc, crun, youki) without a daemon.
     Oci,
+}
+
+/// Whether containers have users of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UserNamespaces {
+    /// Where that is possible.
+    Auto,
+    /// Or they are not made.
+    Always,
+    /// They have the machine's.
+    Never,
+}
+
+impl UserNamespaces {
+    /// Users that a runtime is asked for.
+    pub(crate) fn users(self) -> Users {
+        match self {
+            Self::Auto => Users::OwnIfPossible,
+            Self::Always => Users::Own,
+            Self::Never => Users::Machine,
+        }
+    }
 }

@@ -13,7 +13,7 @@ use selvage_edge::ObjectKind;
 use selvage_fetch::Policy;
 use selvage_kit::tasks::Tasks;
 use selvage_notify::{ClientOptions, ClientStatus, MessageReceiver, NotifyClient, ObjectKey};
-use selvage_runtime::Runtime;
+use selvage_runtime::{Runtime, Users};
 use selvage_store::{SharedStore, clock::SystemClock};
 use selvage_work::{Failure, KeyQueue, KeyedReconcile, Reconcilers, Schedule, Summary};
 use tokio::time::Instant;
@@ -83,6 +83,8 @@ pub struct Settings {
     pub addresses: Vec<IpAddr>,
     /// Forwarder of what comes to them from other machines.
     pub forwarding: Forwarding,
+    /// Users of containers.
+    pub users: Users,
     /// Networks that instances reach beside public addresses.
     pub egress: Egress,
     /// For public ports that speak TLS.
@@ -181,6 +183,7 @@ impl Crm {
                     lvmd: settings.lvmd.clone(),
                     start_timeout: settings.start_timeout,
                     forwarding: settings.forwarding,
+                    users: settings.users,
                     egress: settings.egress.clone(),
                 },
             )?)),

@@ -15,7 +15,7 @@ use rustix::{
 };
 use selvage_fetch::Policy;
 use selvage_memory::LoopDevice;
-use selvage_runtime::{Runtime, containerd, oci, select::EMBEDDED};
+use selvage_runtime::{Runtime, Users, containerd, oci, select::EMBEDDED};
 
 use crate::{
     Egress, Forwarding, ImageFolders, Kind, Platform, Registries,
@@ -157,6 +157,7 @@ async fn containers(cloudlet: &Footprint, data: &Path) -> anyhow::Result<Contain
         lvmd: PathBuf::new(),
         start_timeout: Duration::ZERO,
         forwarding: Forwarding::Proxy,
+        users: Users::default(),
         egress: Egress::default(),
     };
     Ok(Containers::open(&cloudlet.cloudlet(), options)?)

@@ -7,7 +7,7 @@
 //!
 //! The workspace's one use of `unsafe` is here, in `system`. So are the other
 //! calls that have no safe way to them: [`cpu_time`], [`loop_devices`], [`extents`],
-//! [`freeze`], [`tap`].
+//! [`freeze`], [`tap`], [`map_users`].
 
 mod maps;
 mod system;
@@ -187,6 +187,12 @@ pub fn thaw(file: &fs::File) -> io::Result<()> {
 /// the descriptor any more.
 pub fn tap(name: &str) -> io::Result<OwnedFd> {
     system::tap(name)
+}
+
+/// Has a mount that is at no place yet show the users of its files as those of a
+/// user namespace.
+pub fn map_users(mount: &OwnedFd, users: &fs::File) -> io::Result<()> {
+    system::map_users(mount, users)
 }
 
 /// A process that is frugal with memory.

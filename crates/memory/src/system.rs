@@ -135,6 +135,33 @@ pub(crate) fn loop_image(_: &std::fs::File) -> io::Result<(u64, u64)> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Sets one attribute of a mount that nobody else can reach yet.
+#[cfg(target_os = "linux")]
+pub(crate) fn map_users(mount: &OwnedFd, users: &std::fs::File) -> io::Result<()> {
+    const MAP_USERS: u64 = 0x0010_0000;
+    let users = u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?;
+    // To set, to clear, propagation, user namespace.
+    let attributes = [MAP_USERS, 0, 0, users];
+    // SAFETY: the kernel reads the four numbers, of which there are as many
+    // bytes as it is told, and an empty path.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn map_users(_: &OwnedFd, _: &std::fs::File) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Takes the image from a loop device; where somebody uses it, the kernel does
 /// so when the last one is done.
 #[cfg(target_os = "linux")]

@@ -5,9 +5,12 @@ use std::{collections::BTreeMap, path::Path};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{ContainerSpec, Error, ExecSpec, Network, Result};
+use crate::{ContainerSpec, Error, ExecSpec, Mount, Network, Result};
 
 mod host;
+mod own_users;
+
+pub(crate) use own_users::{STAGE, USERS, staged_mount, staged_root, staged_sys};
 
 /// Configuration of an image: how to run it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +84,8 @@ const READ_ONLY: [&str; 5] =
 /// In a network of its own a container may serve on any port and ask who is
 /// there, whoever it runs as: there is nobody else whom that could harm.
 const NETWORK_SETTINGS: [(&str, &str); 2] =
-    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+    [("net.ipv4.ip_unprivileged_port_start", "0"), (PING_GROUPS, "0 2147483647")];
+const PING_GROUPS: &str = "net.ipv4.ping_group_range";
 
 /// Paths that the specification names.
 pub(crate) struct SpecPaths<'a> {
@@ -91,6 +95,8 @@ pub(crate) struct SpecPaths<'a> {
     pub unified: bool,
     /// Filter of system calls, see [`crate::seccomp`].
     pub seccomp: Option<&'static Value>,
+    /// First of the container's own users; none where it has the machine's.
+    pub users: Option<u32>,
 }
 
 /// The whole document.
@@ -112,7 +118,7 @@ pub(crate) fn document(
             "resources": resources(spec),
             "maskedPaths": MASKED,
             "readonlyPaths": READ_ONLY,
-            "sysctl": settings(spec),
+            "sysctl": settings(&spec.network),
         },
     });
     if spec.host {
@@ -122,6 +128,9 @@ pub(crate) fn document(
     document["hostname"] = json!(hostname);
     if let Some(seccomp) = place.seccomp {
         document["linux"]["seccomp"] = seccomp.clone();
+    }
+    if let Some(first) = place.users {
+        own_users::give(&mut document, spec, first);
     }
     Ok(document)
 }
@@ -166,7 +175,19 @@ fn environment(image: &[String], ours: &BTreeMap<String, String>) -> Vec<String>
 }
 
 fn mounts(spec: &ContainerSpec) -> Value {
-    let mut mounts = vec![
+    let own = spec.mounts.iter().map(|mount| bind(mount, &mount.source));
+    Value::Array(mounts_of_kernel().into_iter().chain(own).collect())
+}
+
+fn bind(mount: &Mount, source: &Path) -> Value {
+    let access = if mount.read_only { "ro" } else { "rw" };
+    json!({ "destination": mount.target, "type": "bind", "source": source,
+            "options": ["rbind", "rprivate", access] })
+}
+
+/// File systems that the kernel makes for each container.
+fn mounts_of_kernel() -> Vec<Value> {
+    vec![
         json!({ "destination": "/proc", "type": "proc", "source": "proc",
                 "options": ["nosuid", "noexec", "nodev"] }),
         json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
@@ -177,13 +198,7 @@ fn mounts(spec: &ContainerSpec) -> Value {
                 "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"] }),
         json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs",
                 "options": ["nosuid", "noexec", "nodev", "ro"] }),
-    ];
-    mounts.extend(spec.mounts.iter().map(|mount| {
-        let access = if mount.read_only { "ro" } else { "rw" };
-        json!({ "destination": mount.target, "type": "bind", "source": mount.source,
-                "options": ["rbind", "rprivate", access] })
-    }));
-    Value::Array(mounts)
+    ]
 }
 
 fn namespaces(spec: &ContainerSpec, unified: bool) -> Value {
@@ -201,9 +216,9 @@ fn namespaces(spec: &ContainerSpec, unified: bool) -> Value {
 }
 
 /// A kernel that is older has no such setting, and would not start at all.
-fn settings(spec: &ContainerSpec) -> BTreeMap<&'static str, &'static str> {
+pub(crate) fn settings(network: &Network) -> BTreeMap<&'static str, &'static str> {
     let known = |name: &str| Path::new("/proc/sys").join(name.replace('.', "/")).exists();
-    let own = spec.network != Network::Host;
+    let own = *network != Network::Host;
     NETWORK_SETTINGS.into_iter().filter(|(name, _)| own && known(name)).collect()
 }
 
@@ -294,7 +309,9 @@ mod tests {
     }
 
     fn place(rootfs: &str, unified: bool) -> SpecPaths<'_> {
-        SpecPaths { rootfs: Path::new(rootfs), cgroup: "/g", user: (0, 0), unified, seccomp: None }
+        let user = (0, 0);
+        let rootfs = Path::new(rootfs);
+        SpecPaths { rootfs, cgroup: "/g", user, unified, seccomp: None, users: None }
     }
 
     fn made(spec: &ContainerSpec, image: &ImageConfig) -> Value {
@@ -344,6 +361,29 @@ mod tests {
         assert_eq!(linux["namespaces"][4], json!({ "type": "network", "path": "/n" }));
         let host = ContainerSpec { network: Network::Host, ..spec() };
         assert_eq!(made(&host, &image)["linux"]["namespaces"].as_array().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn users_of_its_own_are_mapped_and_what_it_mounts_is_staged() {
+        let image = ImageConfig { cmd: vec!["x".into()], ..Default::default() };
+        let volume = Mount { source: "/v".into(), target: "/data".into(), read_only: false };
+        let network = Network::Path("/n".into());
+        let own = ContainerSpec { mounts: vec![volume], network, ..spec() };
+        let place = SpecPaths { users: Some(0x7100_0000), ..place("/r", false) };
+        let made = document(&own, &image, &place).unwrap();
+        let mapping = json!([{ "containerID": 0, "hostID": 0x7100_0000, "size": 65536 }]);
+        assert_eq!(made["linux"]["uidMappings"], mapping);
+        assert_eq!(made["linux"]["gidMappings"], mapping);
+        let namespaces = made["linux"]["namespaces"].as_array().unwrap();
+        assert!(namespaces.contains(&json!({ "type": "user" })));
+        let mounts = made["mounts"].as_array().unwrap();
+        let source =
+            |of: &str| mounts.iter().find(|m| m["destination"] == of).unwrap()["source"].clone();
+        assert_eq!(source("/data"), json!(staged_mount(0)));
+        assert_eq!(source("/sys"), json!(staged_sys()));
+        assert_eq!(made["linux"]["sysctl"], json!({}));
+        assert_eq!(made["root"]["path"], json!(staged_root()));
+        assert!(document(&own, &image, &super::tests::place("/r", false)).unwrap()["linux"]["uidMappings"].is_null());
     }
 
     #[test]

@@ -323,6 +323,22 @@ pub struct ContainerSpec {
     /// daemon has such.
     #[serde(default)]
     pub host: bool,
+    #[serde(default)]
+    pub users: Users,
+}
+
+/// Users of a container, as the machine sees them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Users {
+    /// The same as outside: root is the machine's, without its rights.
+    #[default]
+    Machine,
+    /// A range that no account and no other container has, where the runtime
+    /// and the kernel can; else the machine's, which the log says once. Only
+    /// the runtime without a daemon can.
+    OwnIfPossible,
+    /// The same, or the container is not made.
+    Own,
 }
 
 impl fmt::Debug for ContainerSpec {

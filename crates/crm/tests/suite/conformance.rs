@@ -14,7 +14,7 @@ use selvage_crm::{
         network,
     },
 };
-use selvage_runtime::{ExecInput, ExecOutput, ExecSpec, LogOptions, Runtime, containerd};
+use selvage_runtime::{ExecInput, ExecOutput, ExecSpec, LogOptions, Runtime, Users, containerd};
 
 use crate::{
     real,
@@ -304,6 +304,7 @@ impl Fixture for InContainers {
             lvmd: self.place.directory.path().join("lvmd.sock"),
             start_timeout: TEST_TIMEOUT,
             forwarding: network::Forwarding::default(),
+            users: Users::OwnIfPossible,
             egress: network::Egress::default(),
         };
         Arc::new(Containers::open(cloudlet, options).unwrap())

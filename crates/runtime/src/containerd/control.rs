@@ -30,7 +30,7 @@ use super::{
     inventory::timestamp,
 };
 use crate::{
-    Container, ContainerSpec, Error, Exit, Kind, RestartPolicy, Restarted, Result, cgroup,
+    Container, ContainerSpec, Error, Exit, Kind, RestartPolicy, Restarted, Result, Users, cgroup,
     error::During, identity, image, logs::times, private_directory, spec,
 };
 
@@ -298,6 +298,10 @@ impl Inner {
     }
 
     pub(super) async fn create(&self, namespace: &str, spec: ContainerSpec) -> Result<Container> {
+        if spec.users == Users::Own {
+            let reason = "containers have users of their own only without containerd";
+            return Err(Error::invalid("users", reason));
+        }
         let resolved = self.resolve(namespace, &spec.image).await?;
         let config = &resolved.document.config;
         let place = spec::SpecPaths {
@@ -310,6 +314,7 @@ impl Inner {
             user: spec::user(&config.user, "", "")?,
             unified: cgroup::Mounts::read().during("reading the mounts")?.is_unified(),
             seccomp: self.seccomp().await,
+            users: None,
         };
         let document = spec::document(&spec, config, &place)?;
         let log = self.log_file(namespace, &spec.id);

@@ -13,7 +13,7 @@ use std::{
 use serde::Deserialize;
 use tokio::process::{Child, Command};
 
-use super::mixed;
+use super::step::{self, Stage};
 use crate::{Error, Result, error::During};
 
 /// In order of how fast they start a container.
@@ -133,6 +133,7 @@ impl Driver {
         bundle: &Path,
         streams: Streams,
         words: &OutputTail,
+        stage: Option<Stage>,
     ) -> Result<u32> {
         let pid_file = bundle.join("pid");
         let arguments: [&OsStr; 7] = [
@@ -144,7 +145,10 @@ impl Driver {
             pid_file.as_ref(),
             name.as_ref(),
         ];
-        self.step(&arguments, &bundle.join("runtime.log"), streams, words).await?;
+        let log = bundle.join("runtime.log");
+        let _ = fs::remove_file(&log);
+        let child = self.spawn(&arguments, &log, streams, stage).await?;
+        self.finish(child, &log, words).await?;
         read_pid(&pid_file)
     }
 
@@ -170,7 +174,7 @@ impl Driver {
             pid_file.clone().into(),
             name.into(),
         ]);
-        let child = self.spawn(&arguments, &log, streams).await?;
+        let child = self.spawn(&arguments, &log, streams, None).await?;
         Ok((child, pid_file, log))
     }
 
@@ -181,7 +185,9 @@ impl Driver {
         }
         let (words, stderr) = OutputTail::beside(log);
         let streams = Streams { stderr, ..Streams::null() };
-        self.step(&["delete", "--force", name], log, streams, &words).await
+        let _ = fs::remove_file(log);
+        let child = self.spawn(&["delete", "--force", name], log, streams, None).await?;
+        self.finish(child, log, &words).await
     }
 
     /// Our copies of the streams do not outlive this.
@@ -190,27 +196,16 @@ impl Driver {
         arguments: &[A],
         log: &Path,
         to: Streams,
+        stage: Option<Stage>,
     ) -> Result<Child> {
         let mut command = Command::new(&self.program);
         command.arg("--root").arg(&self.root).arg("--log").arg(log).args(["--log-format", "json"]);
         command.args(arguments).stdin(to.stdin).stdout(to.stdout).stderr(to.stderr);
-        let spawned = if mixed::is_refused_by(&self.program) {
-            mixed::spawn(command).await
-        } else {
-            command.spawn()
-        };
-        spawned.during("starting the runtime")
+        step::spawn(command, stage).await.during("starting the runtime")
     }
 
-    async fn step<A: AsRef<OsStr>>(
-        &self,
-        arguments: &[A],
-        log: &Path,
-        to: Streams,
-        words: &OutputTail,
-    ) -> Result<()> {
-        let _ = fs::remove_file(log);
-        let mut child = self.spawn(arguments, log, to).await?;
+    /// Waits for the end of a step.
+    async fn finish(&self, mut child: Child, log: &Path, words: &OutputTail) -> Result<()> {
         let status = match tokio::time::timeout(LONGEST, child.wait()).await {
             Ok(status) => status.during("waiting for the runtime")?,
             Err(_) => {

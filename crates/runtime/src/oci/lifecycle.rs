@@ -6,7 +6,7 @@ use std::{
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
     process::Stdio,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -26,6 +26,7 @@ use super::{
     making::discard,
     process::{open_pid, send},
     record::{self, Phase, Process, Record, State},
+    step::Stage,
     store::Store,
     tidy::{self, LogWatch},
     watch::keep_reaping,
@@ -55,6 +56,8 @@ pub(super) struct Inner {
     /// Held for reading while an image is used and for writing to remove one.
     pub(super) images: tokio::sync::RwLock<()>,
     pub(super) unified: bool,
+    /// Why containers cannot have users of their own, once that was tried.
+    pub(super) no_own_users: OnceLock<Option<String>>,
     pub(super) seccomp: Option<&'static Value>,
     pub(super) compiled: Compiled,
     pub(super) log_watch: LogWatch,
@@ -91,6 +94,7 @@ impl Inner {
             entries: Mutex::default(),
             images: tokio::sync::RwLock::default(),
             unified,
+            no_own_users: OnceLock::new(),
             seccomp,
             compiled: Compiled::default(),
             log_watch: LogWatch::open(),
@@ -286,6 +290,10 @@ impl Inner {
             .mode(0o640)
             .open(entry.directory.join("log"))
             .during("opening the log")?;
+        if let Some(first) = entry.record.users {
+            // Programs open what they write to by its name in /proc, too.
+            std::os::unix::fs::fchown(&log, Some(first), Some(first)).during("opening the log")?;
+        }
         self.log_watch.add(&entry.directory.join("log"));
         let words = OutputTail::from_now(&entry.directory.join("log"));
         let streams = Streams {
@@ -298,7 +306,9 @@ impl Inner {
             let log = entry.directory.join("runtime.log");
             entry.driver(&self.driver).delete(&name, &log).await?;
         }
-        let pid = self.driver.run(&name, &entry.directory, streams, &words).await?;
+        let record = &entry.record;
+        let stage = record.users.map(|first| Stage::of(&record.spec, first, &entry.directory));
+        let pid = self.driver.run(&name, &entry.directory, streams, &words, stage).await?;
         if self.seccomp.is_some() {
             self.compiled.learn(&self.options.state.join(&name));
         }

@@ -3,17 +3,18 @@
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use tracing::warn;
 
 use super::{
     entry::Entry,
     lifecycle::{Inner, blocking},
     overlay::{self, Stack},
     record::{self, Phase, Record, State},
-    unpack,
+    unpack, users,
 };
 use crate::{
-    ContainerSpec, Error, Event, EventKind, Image, Result, cgroup, error::During, image::Named,
-    spec,
+    ContainerSpec, Error, Event, EventKind, Image, Network, Result, Users, cgroup, error::During,
+    image::Named, spec,
 };
 
 impl Inner {
@@ -110,6 +111,7 @@ impl Inner {
             diff_ids: image.document.rootfs.diff_ids.clone(),
             created: Timestamp::now().as_millisecond(),
             limited: self.disks.provide(directory, spec.limits.disk_bytes)?,
+            users: self.users_of(directory, &spec)?,
             spec,
         };
         self.stack(directory, &record).mount()?;
@@ -125,6 +127,7 @@ impl Inner {
             user: spec::user(&config.user, &passwd, &group)?,
             unified: self.unified,
             seccomp: self.seccomp,
+            users: record.users,
         };
         let mut document = spec::document(&record.spec, config, &place)?;
         self.compiled.spare(&mut document);
@@ -133,6 +136,31 @@ impl Inner {
         record::write(&directory.join("state.json"), &state)?;
         record::write(&directory.join("record.json"), &record)?;
         Ok(Entry::new(namespace.to_owned(), directory.to_owned(), record, state))
+    }
+
+    /// First of the users that a new container has for itself, if it has any.
+    fn users_of(&self, directory: &Path, spec: &ContainerSpec) -> Result<Option<u32>> {
+        if spec.users == Users::Machine || spec.host || spec.network == Network::Host {
+            return Ok(None);
+        }
+        let obstacle = self.no_own_users.get_or_init(|| {
+            let obstacle = users::obstacle(&self.options.root, self.driver.program());
+            if let Some(reason) = &obstacle {
+                warn!(reason, "containers share the users of the machine");
+            }
+            obstacle
+        });
+        match obstacle {
+            None => {
+                let entries = self.entries.lock();
+                let taken = entries.values().filter_map(|entry| entry.record.users).collect();
+                users::choose(directory, &taken).map(Some)
+            }
+            Some(reason) if spec.users == Users::Own => {
+                Err(Error::state(format!("no users of its own for a container: {reason}")))
+            }
+            Some(_) => Ok(None),
+        }
     }
 
     /// Control group of a container.
@@ -146,7 +174,8 @@ impl Inner {
     pub(super) fn stack(&self, directory: &Path, record: &Record) -> Stack {
         let mut layers = self.store.layers_of(&record.diff_ids);
         layers.reverse();
-        Stack { layers, directory: directory.to_owned(), limited: record.limited }
+        let Record { limited, users, .. } = *record;
+        Stack { layers, directory: directory.to_owned(), limited, users }
     }
 
     pub(super) async fn delete(

@@ -21,16 +21,17 @@ pub mod fuzz;
 mod headers;
 mod lifecycle;
 mod making;
-mod mixed;
 mod overlay;
 mod process;
 mod record;
 mod sparse;
+mod step;
 mod store;
 mod strays;
 mod tidy;
 mod tree;
 mod unpack;
+mod users;
 mod watch;
 
 use std::{

@@ -11,7 +11,7 @@ use rustix::{
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags},
 };
 
-use super::disk;
+use super::{disk, users::MappedLayers};
 use crate::{Error, Result, error::During};
 
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
@@ -25,7 +25,13 @@ pub(super) struct Stack {
     pub(super) directory: PathBuf,
     /// True where it has a disk.
     pub(super) limited: bool,
+    /// First of its own users; none where it has the machine's.
+    pub(super) users: Option<u32>,
 }
+
+/// Folder that layers are in, with the users of a container, while its root is
+/// mounted.
+const LAYERS: &str = "layers";
 
 impl Stack {
     fn target(&self) -> PathBuf {
@@ -52,35 +58,47 @@ impl Stack {
         for directory in [&target, &upper, &work] {
             fs::create_dir_all(directory).during("making a snapshot")?;
         }
+        if let Some(first) = self.users {
+            std::os::unix::fs::chown(&upper, Some(first), Some(first))
+                .during("making a snapshot")?;
+        }
         if self.layers.is_empty() {
             return rustix::mount::mount_bind(&upper, &target).during("mounting a snapshot");
         }
+        let Some(first) = self.users else {
+            return Self::put_together(&self.layers, &target, &upper, &work);
+        };
+        let mapped = MappedLayers::new(&self.layers, self.directory.join(LAYERS), first)?;
+        Self::put_together(&mapped.layers, &target, &upper, &work)
+    }
+
+    fn put_together(layers: &[PathBuf], target: &Path, upper: &Path, work: &Path) -> Result<()> {
         let shown = |path: &Path| path.display().to_string();
-        let lower: Vec<String> = self.layers.iter().map(|layer| shown(layer)).collect();
+        let lower: Vec<String> = layers.iter().map(|layer| shown(layer)).collect();
         let data = format!(
             "lowerdir={},upperdir={},workdir={}",
             lower.join(":"),
-            shown(&upper),
-            shown(&work)
+            shown(upper),
+            shown(work)
         );
         if data.len() > ONE_PAGE || data.matches([':', ',', '\\']).count() != lower.len() + 1 {
-            return self.mount_piecewise(&target, &upper, &work);
+            return Self::mount_piecewise(layers, target, upper, work);
         }
         let data = std::ffi::CString::new(data)
             .map_err(|_| Error::invalid("root", "may not contain a zero byte"))?;
-        rustix::mount::mount("overlay", &target, "overlay", MountFlags::NODEV, data.as_c_str())
+        rustix::mount::mount("overlay", target, "overlay", MountFlags::NODEV, data.as_c_str())
             .during("mounting a snapshot")
     }
 
     /// Newer kernels take layers one by one, as many and by any name.
-    fn mount_piecewise(&self, target: &Path, upper: &Path, work: &Path) -> Result<()> {
+    fn mount_piecewise(layers: &[PathBuf], target: &Path, upper: &Path, work: &Path) -> Result<()> {
         let doing = "mounting a snapshot of many layers";
         let context =
             rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).during(doing)?;
         let set = |key: &str, value: &Path| {
             rustix::mount::fsconfig_set_string(&context, key, value).during(doing)
         };
-        for layer in &self.layers {
+        for layer in layers {
             set("lowerdir+", layer)?;
         }
         set("upperdir", upper)?;
@@ -109,7 +127,7 @@ pub(super) fn is_mount_point(target: &Path) -> bool {
 
 /// Takes a container's mounts away, however often they were mounted.
 pub(super) fn unmount(directory: &Path) {
-    for target in [directory.join("rootfs"), disk::place(directory)] {
+    for target in [directory.join("rootfs"), directory.join(LAYERS), disk::place(directory)] {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         while rustix::mount::unmount(&target, flags).is_ok() {}
     }

@@ -20,6 +20,9 @@ pub(super) struct Record {
     /// True where it writes to a disk of its own.
     #[serde(default)]
     pub(super) limited: bool,
+    /// First of its own users; none where it has the machine's.
+    #[serde(default)]
+    pub(super) users: Option<u32>,
 }
 
 /// State of a container.

@@ -8,6 +8,7 @@ mod damaged;
 mod disk;
 mod oci;
 mod unified;
+mod users;
 
 use std::{
     collections::BTreeMap,

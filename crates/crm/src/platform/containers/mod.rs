@@ -27,7 +27,7 @@ use selvage_api::{
 use selvage_edge::cloudlet_kind;
 use selvage_fetch::Policy;
 use selvage_runtime::{
-    Container, Exec, ExecSpec, Exit, LogOptions, LogStream, Runtime, cgroup::group,
+    Container, Exec, ExecSpec, Exit, LogOptions, LogStream, Runtime, Users, cgroup::group,
 };
 
 use self::{files::Files, hosts::Hosts, image::Images, volumes::Volumes};
@@ -81,6 +81,8 @@ pub struct Options {
     pub start_timeout: Duration,
     /// Forwarder of what comes to public ports from other machines.
     pub forwarding: Forwarding,
+    /// Users of containers.
+    pub users: Users,
     /// Networks that instances reach beside public addresses.
     pub egress: Egress,
 }
@@ -168,6 +170,7 @@ impl Containers {
         let hosts = self.hosts.enter(&cluster.bridge, &names.container, address)?;
         let place = order::Placement { namespace, group, mounts, hosts };
         let mut spec = order::spec(order, &names.container, image, place)?;
+        spec.users = self.options.users;
         spec.labels.insert(SITE_LABEL.into(), self.site.clone());
         let runtime = &self.options.runtime;
         // Neither needs the other until it starts; both end before one fails.

@@ -281,6 +281,7 @@ impl Edge {
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
             forwarding: Forwarding::default(),
+            users: selvage_runtime::Users::default(),
             egress: selvage_crm::Egress::default(),
             tls: None,
             start_timeout: self.start_timeout,

@@ -17,7 +17,7 @@ use selvage_api::{
 use selvage_crm::{Crm, Egress, Error, Forwarding, ImageFolders, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
-use selvage_runtime::{ImageBuilder, Runtime, oci};
+use selvage_runtime::{ImageBuilder, Runtime, Users, oci};
 use selvage_work::Reconcilers;
 use tokio_util::sync::CancellationToken;
 
@@ -225,6 +225,7 @@ impl TestCloudlet {
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: self.addresses.clone(),
             forwarding: self.forwarding,
+            users: Users::OwnIfPossible,
             egress: self.egress.clone(),
             tls: None,
             start_timeout: Duration::from_secs(30),
