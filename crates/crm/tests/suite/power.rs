@@ -146,10 +146,12 @@ fn forget_boot(directory: &Path) {
     }
 }
 
-async fn survives(kind: &'static str, options: &'static str, range: u8) {
+/// Cloudlets of tests that run side by side have names of their own: whoever ends
+/// all processes of one would end those of its namesakes.
+async fn survives(name: &'static str, kind: &'static str, options: &'static str, range: u8) {
     let cuts = std::env::var("SELVAGE_TEST_CUTS").ok().and_then(|cuts| cuts.parse().ok());
     let disk = Disk::new(kind, options);
-    let place = TestCloudlet::on(&disk.place(), "power", range);
+    let place = TestCloudlet::on(&disk.place(), name, range);
     let (place, mut moments) = (Arc::new(place), Moments(0x5e1a_6e00 + u64::from(range)));
     disk.settle();
     let controller = TestController::start().await;
@@ -194,13 +196,13 @@ fn has_disks() -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_survives_power_cuts_on_ext4() {
     if has_disks() {
-        survives("ext4", "loop,noauto_da_alloc,commit=300", RANGE).await;
+        survives("power-ext4", "ext4", "loop,noauto_da_alloc,commit=300", RANGE).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_survives_power_cuts_on_xfs() {
     if has_disks() {
-        survives("xfs", "loop", RANGE + 1).await;
+        survives("power-xfs", "xfs", "loop", RANGE + 1).await;
     }
 }
