@@ -10,6 +10,7 @@ async fn status(client: &Client, path: &'static str) -> StatusCode {
     let mut channel = client.channel.clone();
     let mut request = http::Request::new(tonic::body::Body::empty());
     *request.uri_mut() = path.parse().unwrap();
+    *request.version_mut() = http::Version::HTTP_2;
     if let Some(token) = &client.token {
         let value = format!("Bearer {token}").parse().unwrap();
         request.headers_mut().insert("authorization", value);
