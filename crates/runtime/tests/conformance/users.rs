@@ -6,7 +6,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path, process::Command};
 use futures::StreamExt;
 use selvage_api::Code;
 use selvage_runtime::{
-    ContainerSpec, LogOptions, Mount, Network, Restart, Runtime, Users, containerd, oci,
+    ContainerSpec, Limits, LogOptions, Mount, Network, Restart, Runtime, Users, containerd, oci,
 };
 
 use crate::{
@@ -27,7 +27,9 @@ fn own(id: &str, directory: &Path, network: Network) -> ContainerSpec {
         read_only,
     };
     let mounts = vec![mount("volume", "/data", false), mount("config", "/etc/config", true)];
-    ContainerSpec { users: Users::Own, mounts, network, ..spec(id, &[]) }
+    // On a disk of its own, too.
+    let limits = Limits { disk_bytes: Some(64 << 20), ..Limits::default() };
+    ContainerSpec { users: Users::Own, mounts, network, limits, ..spec(id, &[]) }
 }
 
 async fn says(runtime: &dyn Runtime, id: &str, line: &str) -> String {
