@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{civil::ISOWeekDate, tz::TimeZone};
+use jiff::{Timestamp, civil::ISOWeekDate, tz::TimeZone};
 
 use crate::{
     Error, Id, Job, Repository, Result, Snapshot,
     backend::{File, Kind},
+    format::is_ahead,
     lock::Lock,
     series::{AllSeries, Series},
 };
@@ -55,7 +56,7 @@ impl Forget {
     }
 
     /// Divides those that are judged. Others are in neither part.
-    pub(crate) fn divide(&self, snapshots: &[Snapshot]) -> Forgotten {
+    pub(crate) fn divide(&self, snapshots: &[Snapshot], now: Timestamp) -> Forgotten {
         let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|it| it == is);
         let all = AllSeries::of(snapshots);
         let mut judged: BTreeMap<Series<'_>, Vec<Snapshot>> = BTreeMap::new();
@@ -71,7 +72,7 @@ impl Forget {
         }
         let mut forgotten = Forgotten::default();
         for snapshots in judged.into_values() {
-            let Forgotten { kept, removed } = self.keep.divide(snapshots);
+            let Forgotten { kept, removed } = self.keep.divide(snapshots, now);
             forgotten.kept.extend(kept);
             forgotten.removed.extend(removed);
         }
@@ -97,9 +98,13 @@ impl Keep {
         *self == Self::default()
     }
 
-    /// Divides the snapshots of one volume.
-    pub fn divide(&self, mut snapshots: Vec<Snapshot>) -> Forgotten {
+    /// Divides the snapshots of one volume. Those of a time that is still to come were
+    /// made while a clock was wrong. They stay, and count for no rule: the ones that were
+    /// made since would have to go in their place.
+    pub fn divide(&self, mut snapshots: Vec<Snapshot>, now: Timestamp) -> Forgotten {
         snapshots.sort_by_key(|snapshot| (snapshot.time, snapshot.id));
+        let ahead = snapshots.partition_point(|snapshot| !is_ahead(snapshot.time, now));
+        let ahead = snapshots.split_off(ahead);
         let rules: [(u32, Period); 6] = [
             (self.last, |_, number| number as i64),
             (self.hourly, |snapshot, _| snapshot.time.as_second().div_euclid(3600)),
@@ -122,6 +127,7 @@ impl Keep {
             if keep { divided.kept.push(snapshot) } else { divided.removed.push(snapshot) }
         }
         divided.kept.reverse();
+        divided.kept.extend(ahead);
         divided.removed.reverse();
         divided
     }
@@ -143,11 +149,11 @@ impl Repository {
     pub async fn forget(&self, forget: &Forget, dry_run: bool, job: &Job) -> Result<Forgotten> {
         forget.check()?;
         if dry_run {
-            return Ok(forget.divide(&job.or_cancelled(self.snapshots()).await?));
+            return Ok(forget.divide(&job.or_cancelled(self.snapshots()).await?, self.now()));
         }
         let lock = Lock::take(self, true, job).await?;
         let remove = async {
-            let forgotten = forget.divide(&self.snapshots().await?);
+            let forgotten = forget.divide(&self.snapshots().await?, self.now());
             for snapshot in &forgotten.removed {
                 self.backend().remove(File::Named(Kind::Snapshot, snapshot.id)).await?;
             }
@@ -218,7 +224,7 @@ mod tests {
     }
 
     fn removed(forget: &Forget, snapshots: &[Snapshot]) -> Vec<usize> {
-        let gone = forget.divide(snapshots).removed;
+        let gone = forget.divide(snapshots, "2026-06-01T00:00:00Z".parse().unwrap()).removed;
         let place = |one: &Snapshot| snapshots.iter().position(|it| it.id == one.id).unwrap();
         let mut gone: Vec<usize> = gone.iter().map(place).collect();
         gone.sort_unstable();
@@ -251,7 +257,8 @@ mod tests {
     }
 
     fn kept(keep: Keep, times: &[&str]) -> Vec<String> {
-        let divided = keep.divide(times.iter().map(|time| at(time)).collect());
+        let now = "2026-06-01T00:00:00Z".parse().unwrap();
+        let divided = keep.divide(times.iter().map(|time| at(time)).collect(), now);
         assert_eq!(divided.kept.len() + divided.removed.len(), times.len());
         divided.kept.iter().map(|snapshot| snapshot.time.to_string()).collect()
     }
@@ -277,6 +284,28 @@ mod tests {
             (Keep { yearly: 2, ..nothing }, vec![1, 5]),
             (Keep { last: 1, yearly: 2, ..nothing }, vec![1, 5]),
             (Keep { last: 99, ..nothing }, vec![0, 1, 2, 3, 4, 5]),
+        ] {
+            let expected: Vec<&str> = expected.into_iter().map(|n: usize| times[n]).collect();
+            assert_eq!(kept(keep, &times), expected, "{keep:?}");
+        }
+    }
+
+    /// The clock was wrong when the last two were made, and was put right since.
+    #[test]
+    fn backups_from_the_future_take_no_place_of_others() {
+        let times = [
+            "2026-05-30T10:00:00Z",
+            "2026-05-31T10:00:00Z",
+            "2026-06-01T00:05:00Z",
+            "2029-01-01T10:00:00Z",
+            "2029-01-02T10:00:00Z",
+        ];
+        let nothing = Keep::default();
+        for (keep, expected) in [
+            // A clock may be ahead by a little.
+            (Keep { last: 1, ..nothing }, vec![2, 3, 4]),
+            (Keep { daily: 2, ..nothing }, vec![1, 2, 3, 4]),
+            (Keep { yearly: 1, ..nothing }, vec![2, 3, 4]),
         ] {
             let expected: Vec<&str> = expected.into_iter().map(|n: usize| times[n]).collect();
             assert_eq!(kept(keep, &times), expected, "{keep:?}");

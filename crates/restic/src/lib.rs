@@ -57,7 +57,7 @@ pub use backup::{BackupOptions, BackupSummary, Parent};
 pub use crypto::Secret;
 pub use error::{Error, Result};
 pub use forget::{Forget, Forgotten, Keep};
-pub use format::Snapshot;
+pub use format::{CLOCK_TOLERANCE, Snapshot};
 pub use heal::HealSummary;
 pub use id::Id;
 pub use job::{Job, Phase, Progress};

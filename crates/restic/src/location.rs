@@ -5,8 +5,11 @@ use std::{
     str::FromStr,
 };
 
+use jiff::Timestamp;
+
 use crate::{
     Error, Repository, Result, Snapshot,
+    format::is_ahead,
     series::{AllSeries, Series},
 };
 
@@ -138,15 +141,20 @@ fn check_bucket(bucket: &str) -> Result<()> {
 impl Repository {
     /// The snapshot that is meant. Where several fit a name, or `latest`, they have to be of
     /// one volume of one machine; those of this machine go before others if no machine is
-    /// named.
-    pub async fn select(
-        &self,
-        selector: &Selector,
-        wanted: SnapshotFilter<'_>,
-    ) -> Result<Snapshot> {
+    /// named. The newest is one whose time has come, if there is one: others were made while
+    /// a clock was wrong, and may be older.
+    pub async fn select(&self, selector: &Selector, wanted: SnapshotFilter<'_>) -> Result<Snapshot> {
         let snapshots = self.snapshots().await?;
-        pick(&snapshots, selector, wanted, &self.options().hostname).cloned()
+        let asker = Asker { hostname: &self.options().hostname, now: self.now() };
+        pick(&snapshots, selector, wanted, asker).cloned()
     }
+}
+
+/// Machine on which a snapshot is asked for, and the time there.
+#[derive(Clone, Copy)]
+struct Asker<'a> {
+    hostname: &'a str,
+    now: Timestamp,
 }
 
 /// The snapshot that is meant by somebody on a machine.
@@ -154,7 +162,7 @@ fn pick<'a>(
     snapshots: &'a [Snapshot],
     selector: &Selector,
     wanted: SnapshotFilter<'_>,
-    own: &str,
+    asker: Asker<'_>,
 ) -> Result<&'a Snapshot> {
     let all = AllSeries::of(snapshots);
     let (Selector::Id(word) | Selector::Name(word)) = selector;
@@ -173,10 +181,14 @@ fn pick<'a>(
         .filter(|snapshot| wanted.group.is_none_or(|group| all.is_in(snapshot, group)))
         .collect();
     if by_age || matches!(selector, Selector::Name(_)) {
-        if wanted.hostname.is_none() && fitting.iter().any(|it| it.hostname == own) {
-            fitting.retain(|snapshot| snapshot.hostname == own);
+        if wanted.hostname.is_none() && fitting.iter().any(|it| it.hostname == asker.hostname) {
+            fitting.retain(|snapshot| snapshot.hostname == asker.hostname);
         }
         check_single(&all, &fitting)?;
+        let has_come = |snapshot: &&Snapshot| !is_ahead(snapshot.time, asker.now);
+        if fitting.iter().any(has_come) {
+            fitting.retain(has_come);
+        }
     } else if fitting.len() > 1 {
         return Err(Error::AmbiguousSnapshot(word.clone()));
     }
@@ -277,6 +289,28 @@ mod tests {
         }
     }
 
+    fn on(hostname: &str) -> Asker<'_> {
+        Asker { hostname, now: "2026-01-01T12:00:00Z".parse().unwrap() }
+    }
+
+    /// It was made while the clock was wrong, before those that are newer in truth.
+    #[test]
+    fn a_backup_from_the_future_is_not_the_newest() {
+        let latest = Selector::Id("latest".into());
+        let mut snapshots = vec![made("a", "", "x", 1), made("a", "", "x", 2)];
+        snapshots[1].time = "2029-01-01T00:00:00Z".parse().unwrap();
+        for selector in [latest.clone(), Selector::Name("x".into())] {
+            let picked = pick(&snapshots, &selector, SnapshotFilter::default(), on("a")).unwrap();
+            assert_eq!(picked.id, snapshots[0].id, "{selector:?}");
+        }
+        let by_id = Selector::Id(snapshots[1].id.short());
+        let picked = pick(&snapshots, &by_id, SnapshotFilter::default(), on("a")).unwrap();
+        assert_eq!(picked.id, snapshots[1].id);
+        // Nothing else is there: perhaps it is our clock that is wrong.
+        let picked = pick(&snapshots[1..], &latest, SnapshotFilter::default(), on("a")).unwrap();
+        assert_eq!(picked.id, snapshots[1].id);
+    }
+
     /// A backup of another machine is never taken for one of this one, nor one of several
     /// others for the one that is meant.
     #[test]
@@ -286,7 +320,7 @@ mod tests {
         let snapshots =
             [made("a", "", "monday", 1), made("b", "vg1", "monday", 2), made("b", "vg1", "x", 3)];
         let id = |selector: &Selector, wanted, own: &str| {
-            pick(&snapshots, selector, wanted, own).map(|snapshot| snapshot.id)
+            pick(&snapshots, selector, wanted, on(own)).map(|snapshot| snapshot.id)
         };
         for selector in [&latest, &monday] {
             assert_eq!(id(selector, anybodys, "a").unwrap(), snapshots[0].id, "own before newer");
@@ -305,20 +339,20 @@ mod tests {
         assert_eq!(id(&third, anybodys, "a").unwrap(), snapshots[2].id);
         // The only machine there is, from another: a new one takes over.
         assert_eq!(
-            pick(&snapshots[1..], &latest, anybodys, "a").unwrap().id,
+            pick(&snapshots[1..], &latest, anybodys, on("a")).unwrap().id,
             snapshots[2].id,
             "nothing else can be meant"
         );
 
         let groups = [made("a", "vg1", "x", 1), made("a", "vg2", "x", 2)];
-        let refused = pick(&groups, &latest, anybodys, "a").unwrap_err();
+        let refused = pick(&groups, &latest, anybodys, on("a")).unwrap_err();
         assert!(matches!(refused, Error::AmbiguousVolume(_)), "{refused}");
         assert!(refused.to_string().contains("vg1/data ("), "{refused}");
         let first = SnapshotFilter { group: Some("vg1"), ..anybodys };
-        assert_eq!(pick(&groups, &latest, first, "a").unwrap().id, groups[0].id);
+        assert_eq!(pick(&groups, &latest, first, on("a")).unwrap().id, groups[0].id);
         // One from before groups were told is found by any, if it is the only one.
         let old = [made("a", "", "x", 1)];
-        assert_eq!(pick(&old, &latest, first, "a").unwrap().id, old[0].id);
+        assert_eq!(pick(&old, &latest, first, on("a")).unwrap().id, old[0].id);
     }
 
     #[test]

@@ -223,6 +223,10 @@ impl Repository {
         &self.0.options
     }
 
+    pub(crate) fn now(&self) -> jiff::Timestamp {
+        self.0.options.clock.now()
+    }
+
     pub(crate) fn key(&self) -> &Key {
         &self.0.key
     }

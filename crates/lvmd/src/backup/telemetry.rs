@@ -8,6 +8,7 @@ use prometheus_client::{
     metrics::{MetricType, gauge::ConstGauge},
 };
 use selvage_kit::telemetry::Metrics;
+use selvage_restic::CLOCK_TOLERANCE;
 
 use super::{
     Backups, Kind, pick,
@@ -30,12 +31,16 @@ impl Backups {
     }
 
     /// Returns when each volume was last backed up well, in milliseconds since
-    /// 1970, by full name.
-    fn last_successes(&self) -> BTreeMap<String, u64> {
+    /// 1970, by full name. A time that is still to come is from a clock that was wrong,
+    /// and does not tell how old a backup is.
+    fn last_successes(&self, now: u64) -> BTreeMap<String, u64> {
+        let tolerance = u64::try_from(CLOCK_TOLERANCE.as_millis()).unwrap_or_default();
+        let newest = now.saturating_add(tolerance);
         let mut last: BTreeMap<String, u64> = BTreeMap::new();
         for stored in self.shared.jobs.list() {
             let job = &stored.value;
-            if job.kind() == Kind::Backup && job.state() == State::Complete {
+            let good = job.kind() == Kind::Backup && job.state() == State::Complete;
+            if good && job.frozen_at <= newest {
                 let known = last.entry(job.full_name()).or_default();
                 *known = (*known).max(job.frozen_at);
             }
@@ -60,7 +65,7 @@ impl Collector for BackupMetrics {
         );
         let mut ages = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         let now = self.0.shared.clock.now();
-        for (volume, at) in self.0.last_successes() {
+        for (volume, at) in self.0.last_successes(now) {
             let age = now.saturating_sub(at) as f64 / 1000.0;
             let labels = [("volume", volume.as_str())];
             ConstGauge::new(age).encode(ages.encode_family(&labels)?)?;

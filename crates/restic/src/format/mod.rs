@@ -16,6 +16,8 @@ pub use index::{IndexBlob, IndexFile, IndexPack};
 pub use lock::LockFile;
 pub use pack::{BlobKind, PackedBlob, header_plain, parse_header};
 pub use snapshot::Snapshot;
+pub use time::CLOCK_TOLERANCE;
+pub(crate) use time::is_ahead;
 pub use tree::{Node, NodeKind, Tree};
 
 /// The text of a file does not follow the format.

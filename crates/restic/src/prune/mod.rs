@@ -122,14 +122,14 @@ impl Repository {
         let files = walk::index_files(self).await?;
         self.index_doomed(&files);
         let mut snapshots = self.snapshots().await?;
-        let forgotten = run.forget.map(|forget| forget.divide(&snapshots)).unwrap_or_default();
+        let now = self.now();
+        let forgotten = run.forget.map(|forget| forget.divide(&snapshots, now)).unwrap_or_default();
         snapshots.retain(|snapshot| !forgotten.removed.iter().any(|gone| gone.id == snapshot.id));
         let used = walk::walk(self, &snapshots, job).await?;
         if let Some((_, error)) = used.lost.into_iter().next() {
             return Err(error);
         }
         let listed = self.backend().list(Kind::Pack).await?;
-        let now = self.options().clock.now();
         let old: Vec<Id> = files.iter().map(|(id, _)| *id).collect();
         let plan = Plan::make(files, &listed, used.data, used.trees, options, now)?;
         let mut summary = plan.summary();
