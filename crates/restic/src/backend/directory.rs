@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -98,7 +99,7 @@ impl Backend for Directory {
     }
 
     async fn write(&self, file: File, content: Bytes) -> Result<bool> {
-        let path = self.path(file);
+        let (path, config) = (self.path(file), self.path(File::Config));
         if self.size(file).await?.is_some() {
             return Ok(false);
         }
@@ -106,7 +107,8 @@ impl Backend for Directory {
             self.limits.upload.take(slice.len()).await;
         }
         blocking(move || {
-            write_whole(&path, &content).map_err(|error| Error::io("write", &path, error))
+            let modes = Modes::of(&config);
+            write_whole(&path, &content, modes).map_err(|error| Error::io("write", &path, error))
         })
         .await?;
         Ok(true)
@@ -196,13 +198,32 @@ fn read_part(path: &Path, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
+/// Permissions of what is new in a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Modes {
+    folder: u32,
+    file: u32,
+}
+
+impl Modes {
+    /// As stock restic has them: a repository is its owner's alone, unless the group may
+    /// read its configuration.
+    fn of(config: &Path) -> Self {
+        match fs::metadata(config) {
+            Ok(about) if about.mode() & 0o040 != 0 => Self { folder: 0o770, file: 0o660 },
+            _ => Self { folder: 0o700, file: 0o600 },
+        }
+    }
+}
+
 /// Under another name first: whoever looks sees all of it or nothing, also
 /// after a power cut.
-fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+fn write_whole(path: &Path, content: &[u8], modes: Modes) -> io::Result<()> {
     let folder = path.parent().ok_or(ErrorKind::InvalidInput)?;
-    fs::create_dir_all(folder)?;
+    fs::DirBuilder::new().recursive(true).mode(modes.folder).create(folder)?;
     let temporary = folder.join(format!("{}{TEMPORARY}{:08x}", name(path), rand::random::<u32>()));
-    let written = write_and_sync(&temporary, content).and_then(|()| fs::rename(&temporary, path));
+    let written =
+        write_and_sync(&temporary, content, modes).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
@@ -210,8 +231,9 @@ fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
 
-fn write_and_sync(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = fs::File::create_new(path)?;
+fn write_and_sync(path: &Path, content: &[u8], modes: Modes) -> io::Result<()> {
+    let mut file =
+        fs::OpenOptions::new().write(true).create_new(true).mode(modes.file).open(path)?;
     file.write_all(content)?;
     file.sync_all()
 }
