@@ -1,6 +1,6 @@
 //! Errors of a repository.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use selvage_api::Code;
 
@@ -197,12 +197,24 @@ impl Error {
             | Self::DamagedBlob { .. }
             | Self::MissingBlob(_)
             | Self::MissingFile(_) => Code::DataLoss,
+            Self::Io { .. } | Self::Sink { .. } if self.is_no_space() => Code::ResourceExhausted,
             Self::Source { .. } | Self::Sink { .. } | Self::Io { .. } | Self::Internal(_) => {
                 Code::Internal
             }
             Self::Refused { status, message, .. } => refused(*status, message),
             Self::Unreachable { .. } => Code::Unavailable,
             Self::Cancelled => Code::Cancelled,
+        }
+    }
+
+    /// Returns whether there was no room for what was to be written.
+    pub(crate) fn is_no_space(&self) -> bool {
+        match self {
+            Self::Io { source, .. } | Self::Sink { source, .. } => {
+                matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+            }
+            Self::Refused { status, .. } => *status == 507,
+            _ => false,
         }
     }
 

@@ -6,6 +6,7 @@ mod common;
 
 use std::{
     path::{Path, PathBuf},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -405,4 +406,113 @@ async fn machines_are_judged_by_themselves() {
     assert_eq!(judged(None).await, (2, 1));
     assert_eq!(judged(Some("one")).await, (1, 0));
     assert_eq!(judged(Some("two")).await, (1, 1));
+}
+
+/// Others could guess at its keys. A group that was let in stays so, as with stock restic.
+#[tokio::test]
+async fn a_directory_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let (repo, disk) = (folder.path("above/repo"), folder.path("disk"));
+    image(&disk, MIB, 95);
+    let repository = repository(&repo).await;
+    let first = backup(&repository, &disk, named("disk")).await;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let key = std::fs::read_dir(repo.join("keys")).unwrap().next().unwrap().unwrap();
+    let snapshot = |id: &Snapshot| repo.join("snapshots").join(id.id.to_string());
+    for folder in [folder.path("above"), repo.clone(), repo.join("keys"), repo.join("data")] {
+        assert_eq!(mode(&folder), 0o700, "{}", folder.display());
+    }
+    for file in [repo.join("config"), key.path(), snapshot(&first)] {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    let group = std::fs::Permissions::from_mode(0o640);
+    std::fs::set_permissions(repo.join("config"), group).unwrap();
+    let second = backup(&repository, &disk, named("disk")).await;
+    assert_eq!(mode(&snapshot(&second)) & 0o047, 0o040);
+}
+
+/// A file system of so many bytes, until it is dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: PathBuf, size: u64) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            skip("mounts", "only root may make them");
+            return None;
+        }
+        std::fs::create_dir(&path).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(&path)
+            .status();
+        assert!(mounted.unwrap().success());
+        Some(Self(path))
+    }
+
+    /// Leaves so many bytes.
+    fn fill(&self, left: u64) {
+        let free = rustix::fs::statvfs(&self.0).unwrap();
+        let length = free.f_bavail * free.f_frsize - left;
+        std::fs::write(self.0.join("filler"), vec![1; length as usize]).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// A prune needs room to copy what stays of packs. Where there is none, it makes room
+/// without.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_that_filled_its_disk_can_be_pruned() {
+    const CHUNK: usize = 256 << 10;
+    let folder = Folder::new();
+    let Some(small) = SmallDisk::mount(folder.path("small"), 40 * MIB) else { return };
+    let (disk, repo) = (folder.path("disk"), small.0.join("repo"));
+    let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
+    let options =
+        RepositoryOptions { pack_size: MIB as u32, clock: Arc::new(clock.clone()), ..options() };
+    let backend = Arc::new(Directory::new(&repo));
+    let repository = Repository::init(backend, &password(), options).await.unwrap();
+    let mut numbers = Numbers::new(90);
+    let mut content = numbers.bytes(16 * MIB as usize);
+    std::fs::write(&disk, &content).unwrap();
+    let old = backup(&repository, &disk, named("disk")).await;
+    // Of some packs nothing is needed any more, of others half.
+    let half = content.len() / 2;
+    content[..half].copy_from_slice(&numbers.bytes(half));
+    for chunk in content[half..].chunks_mut(CHUNK).step_by(2) {
+        chunk.copy_from_slice(&numbers.bytes(CHUNK));
+    }
+    std::fs::write(&disk, &content).unwrap();
+    clock.advance(Duration::from_secs(60));
+    let new = backup(&repository, &disk, named("disk")).await;
+
+    small.fill(MIB);
+    let other = folder.path("other");
+    image(&other, 16 * MIB, 91);
+    let full = repository.backup(source(&other), named("other"), &Job::new()).await.unwrap_err();
+    assert_eq!(full.code(), Code::ResourceExhausted, "{full}");
+    let before = stored(&repo);
+    let keep = Keep { last: 1, ..Keep::default() };
+    let forget = Forget { keep, ..Forget::default() };
+    let grace = PruneOptions { grace: Duration::from_secs(3600), ..NOW };
+    let prune = async || repository.forget_and_prune(Some(&forget), &grace, &Job::new()).await;
+    let (forgotten, marked) = prune().await.unwrap();
+    assert_eq!(forgotten.removed, [old]);
+    assert!(marked.not_copied > 0 && marked.marked > 0, "{marked:?}");
+    assert_eq!((marked.repacked, marked.removed, stored(&repo)), (0, 0, before));
+    // Room is made of what was marked before anything is copied.
+    clock.advance(Duration::from_secs(3601));
+    let (_, swept) = prune().await.unwrap();
+    assert!(swept.removed > 0 && swept.repacked > 0 && swept.not_copied == 0, "{swept:?}");
+    assert_eq!(repository.verify(ALL, &Job::new()).await.unwrap().damages, []);
+    restore(&repository, &new, 16 * MIB, &folder.path("back")).await;
+    assert_same(&disk, &folder.path("back"));
+    if has_restic() {
+        Restic::on(&repo).check();
+    }
 }

@@ -133,8 +133,12 @@ impl Shared {
             self.forget_jobs(&removed).await?;
         }
         let (_, pruned) = done?;
+        let no_room = match pruned.not_copied {
+            0 => String::new(),
+            packs => format!(" no-room-to-repack={packs}"),
+        };
         Ok(format!(
-            "forgotten={} kept-packs={} repacked={} marked={} removed={} freed={}",
+            "forgotten={} kept-packs={} repacked={} marked={} removed={} freed={}{no_room}",
             removed.len(),
             pruned.kept,
             pruned.repacked,

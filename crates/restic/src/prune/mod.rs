@@ -5,7 +5,9 @@
 //! an index of all that stays is written, then the old indexes go, the old
 //! packs last. Packs that are not needed go in two
 //! steps: one prune takes them out of the index and marks them, a later one
-//! removes them, if they are not needed again by then.
+//! removes them, if they are not needed again by then; before anything else, for
+//! it may be the room that the rest needs. Where there is no room to copy what is
+//! needed of a pack, the pack stays as it is.
 
 mod plan;
 mod repack;
@@ -16,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Error, Forget, Forgotten, Id, Job, Repository, Result,
-    backend::{File, Kind},
+    backend::{File, Kind, Listed},
     format::{IndexFile, IndexPack},
     job::Phase,
     lock::{Lock, STALE_AFTER},
@@ -53,6 +55,8 @@ pub struct PruneSummary {
     pub kept: usize,
     /// Packs whose blobs were copied to new ones.
     pub repacked: usize,
+    /// Packs that were to be copied and stay, because there was no room.
+    pub not_copied: usize,
     /// Packs that are marked and go later.
     pub marked: usize,
     /// Packs that were removed.
@@ -131,32 +135,60 @@ impl Repository {
         }
         let listed = self.backend().list(Kind::Pack).await?;
         let old: Vec<Id> = files.iter().map(|(id, _)| *id).collect();
-        let plan = Plan::make(files, &listed, used.data, used.trees, options, now)?;
-        let mut summary = plan.summary();
+        let mut plan = Plan::make(files, &listed, used.data, used.trees, options, now)?;
         if options.dry_run {
-            return Ok((forgotten, summary));
+            return Ok((forgotten, plan.summary()));
         }
         self.check_removable().await?;
         self.sweep().await?;
         if plan.is_nothing(old.len()) {
             self.remove_forgotten(run, &forgotten).await?;
-            return Ok((forgotten, summary));
+            return Ok((forgotten, plan.summary()));
         }
+        lock.check().await?;
+        self.remove_packs(&plan.expired).await?;
         job.enter(Phase::Copying);
-        let new = repack::repack(self, &plan, job).await?;
+        let new = self.copy_if_there_is_room(&mut plan, &listed, job).await?;
         job.enter(Phase::Finishing);
         self.remove_forgotten(run, &forgotten).await?;
-        summary.repacked = plan.repack.len();
         let new_files = self.write_index(&plan, new).await?;
         for id in old.iter().filter(|id| !new_files.contains(id)) {
             self.backend().remove(File::Named(Kind::Index, *id)).await?;
         }
         self.reload_index().await?;
         lock.check().await?;
-        for pack in &plan.remove {
+        self.remove_packs(plan.remove.keys()).await?;
+        Ok((forgotten, plan.summary()))
+    }
+
+    /// Copies what is needed of packs that go. If there is no room for that, what was
+    /// copied is taken back and these packs stay: a repository that has filled its disk
+    /// must not be one that cannot be pruned.
+    async fn copy_if_there_is_room(
+        &self,
+        plan: &mut Plan,
+        listed: &[Listed],
+        job: &Job,
+    ) -> Result<Vec<IndexPack>> {
+        match repack::repack(self, plan, job).await {
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(%error, "no room to copy packs: they stay as they are");
+            }
+            copied => return copied,
+        }
+        plan.copy_nothing();
+        let before: BTreeSet<Id> = listed.iter().map(|pack| pack.id).collect();
+        let packs = self.backend().list(Kind::Pack).await?.into_iter().map(|pack| pack.id);
+        let copied: Vec<Id> = packs.filter(|id| !before.contains(id)).collect();
+        self.remove_packs(&copied).await?;
+        Ok(Vec::new())
+    }
+
+    async fn remove_packs(&self, packs: impl IntoIterator<Item = &Id>) -> Result<()> {
+        for pack in packs {
             self.backend().remove(File::Named(Kind::Pack, *pack)).await?;
         }
-        Ok((forgotten, summary))
+        Ok(())
     }
 
     /// From here on there is no way back.

@@ -30,8 +30,12 @@ pub(super) struct Plan {
     pub(super) repack: Vec<Partly>,
     /// Marked, to go later.
     pub(super) doomed: Vec<IndexPack>,
-    pub(super) remove: BTreeSet<Id>,
-    removed_bytes: u64,
+    /// Packs that go, and their sizes.
+    pub(super) remove: BTreeMap<Id, u64>,
+    /// Those of them that were marked before, and are in no snapshot and no list of packs.
+    pub(super) expired: Vec<Id>,
+    /// Number of packs that were to be copied and stay, for there was no room.
+    not_copied: usize,
     unused_bytes: u64,
     /// True if the indexes are not as they should be.
     changed: bool,
@@ -111,8 +115,8 @@ impl Plan {
             let ripe = is_ripe(since.unwrap_or(now), options, now);
             self.changed |= ripe || since.is_none();
             if ripe {
-                self.removed_bytes += sizes.get(&id).copied().unwrap_or(0);
-                self.remove.insert(id);
+                self.remove.insert(id, sizes.get(&id).copied().unwrap_or(0));
+                self.expired.extend(since.map(|_| id));
             } else {
                 let time = Some(since.unwrap_or(now).to_string());
                 self.doomed.push(IndexPack { id, blobs, time });
@@ -128,7 +132,7 @@ impl Plan {
             .chain(&self.doomed)
             .map(|pack| pack.id)
             .chain(self.repack.iter().map(|partly| partly.pack))
-            .chain(self.remove.iter().copied())
+            .chain(self.remove.keys().copied())
             .collect();
         let orphans: Vec<_> = sizes
             .keys()
@@ -136,6 +140,17 @@ impl Plan {
             .map(|id| (*id, Vec::new(), None))
             .collect();
         self.doom(orphans, sizes, options, now);
+    }
+
+    /// Leaves packs as they are that were to be copied.
+    pub(super) fn copy_nothing(&mut self) {
+        for partly in std::mem::take(&mut self.repack) {
+            self.doomed.retain(|pack| pack.id != partly.pack);
+            self.remove.remove(&partly.pack);
+            self.not_copied += 1;
+            self.unused_bytes += partly.unused;
+            self.keep.push(IndexPack { id: partly.pack, blobs: partly.blobs, time: None });
+        }
     }
 
     pub(super) fn is_nothing(&self, index_files: usize) -> bool {
@@ -149,9 +164,10 @@ impl Plan {
         PruneSummary {
             kept: self.keep.len(),
             repacked: self.repack.len(),
+            not_copied: self.not_copied,
             marked: self.doomed.len(),
             removed: self.remove.len(),
-            removed_bytes: self.removed_bytes,
+            removed_bytes: self.remove.values().sum(),
             unused_bytes: self.unused_bytes,
         }
     }
