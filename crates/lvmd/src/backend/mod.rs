@@ -8,7 +8,16 @@ mod device;
 pub mod loopfile;
 pub mod lvm;
 
-use std::{collections::BTreeMap, ops::Range, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 pub use device::Device;
 
@@ -165,3 +174,19 @@ fn push_range(ranges: &mut Ranges, range: Range<u64>) {
         _ => ranges.push(range),
     }
 }
+/// Variables that programs get of ours, besides those of LVM itself. Others may hold what
+/// opens repositories.
+const PASSED_ON: [&str; 3] = ["HOME", "PATH", "TMPDIR"];
+
+/// A program with nothing on its input, that says in English what is wrong.
+fn command(path: impl AsRef<std::ffi::OsStr>) -> Command {
+    let is_passed_on = |name: &str| {
+        PASSED_ON.contains(&name) || name.starts_with("LVM_") || name.starts_with("DM_")
+    };
+    let variables = std::env::vars_os();
+    let passed = variables.filter(|(name, _)| name.to_str().is_some_and(is_passed_on));
+    let mut command = Command::new(path);
+    command.env_clear().envs(passed).env("LC_ALL", "C").stdin(Stdio::null());
+    command
+}
+

@@ -5,14 +5,16 @@ use std::{
     fs::{self, File, OpenOptions},
     os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use selvage_memory::LoopDevice;
 
-use crate::{Error, Result, backend::program};
+use crate::{
+    Error, Result,
+    backend::{command, program},
+};
 
 /// The kernel's mark on the name of an image that was removed.
 const DELETED: &[u8] = b" (deleted)";
@@ -205,10 +207,9 @@ fn losetup(arguments: &[&str], path: &Path) -> Result<()> {
 
 /// Runs a program of the system that says on stderr what is wrong.
 pub(super) fn run(name: &str, arguments: &[&str], path: &Path) -> Result<()> {
-    let mut command = Command::new(program(name));
-    let command = command.args(arguments).arg(path).env("LC_ALL", "C").stdin(Stdio::null());
-    let output =
-        command.output().map_err(|source| Error::Program { program: name.to_owned(), source })?;
+    let mut command = command(program(name));
+    let output = command.args(arguments).arg(path).output();
+    let output = output.map_err(|source| Error::Program { program: name.to_owned(), source })?;
     if output.status.success() {
         return Ok(());
     }

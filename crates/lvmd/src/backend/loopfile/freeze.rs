@@ -10,14 +10,14 @@ use std::{
     fs::{self, File},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::Instant,
 };
 
 use selvage_memory::LoopDevice;
 
 use super::attach::run;
-use crate::{Error, Result};
+use crate::{Error, Result, backend::command};
 
 const NOTE: &str = "frozen";
 
@@ -82,7 +82,7 @@ struct Watchdog(Child);
 
 impl Watchdog {
     fn start(mount: &Path) -> Result<Self> {
-        let mut command = Command::new("/bin/sh");
+        let mut command = command("/bin/sh");
         command.args(["-c", WATCHDOG, "thaw", LONGEST]).arg(mount);
         // Not ended by what ends our terminal.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -2,11 +2,13 @@
 
 use std::{
     path::PathBuf,
-    process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::{Error, Result, backend::program};
+use crate::{
+    Error, Result,
+    backend::{command, program},
+};
 
 /// Runner of LVM. Counts how often it ran.
 #[derive(Debug)]
@@ -40,8 +42,8 @@ impl Runner {
 
     fn run(&self, path: PathBuf, before: &[String], arguments: &[&str]) -> Result<String> {
         self.runs.fetch_add(1, Ordering::Relaxed);
-        let mut command = Command::new(&path);
-        command.args(before).args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
+        let mut command = command(&path);
+        command.args(before).args(arguments);
         // Descriptors of ours are closed on exec; LVM would warn of those of
         // whoever started us.
         command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
@@ -127,6 +129,19 @@ mod tests {
         let script = "head -c 3000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero >&2";
         let runner = Runner::new(&["/bin/sh".into(), "-c".into(), script.into()]);
         assert_eq!(runner.lvm(&["sh", "lvs"]).unwrap().len(), 3_000_000);
+    }
+
+    /// The environment of a daemon may hold what opens its repositories.
+    #[test]
+    fn programs_get_nothing_that_opens_a_repository() {
+        let runner = Runner::new(&["/usr/bin/env".to_owned()]);
+        let said = runner.lvm(&[]).unwrap();
+        let names: Vec<&str> =
+            said.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+        assert!(names.contains(&"PATH") && names.contains(&"LC_ALL"), "{names:?}");
+        // Cargo sets some more for this test.
+        let passed = ["HOME", "LC_ALL", "LVM_SUPPRESS_FD_WARNINGS", "PATH", "TMPDIR"];
+        assert!(names.iter().all(|name| passed.contains(name)), "{names:?}");
     }
 
     #[test]
