@@ -47,7 +47,12 @@ async fn a_job_is_watched_to_its_end_and_can_be_stopped() {
     let new = last.new_bytes as usize;
     assert!((24 * MIB..27 * MIB).contains(&new), "zeros are not new, trees are: {new}");
     assert!(seen.len() > 3 && paced, "{seen:?}");
-    assert!(seen.windows(2).all(|pair| pair[0].done_bytes <= pair[1].done_bytes));
+    // The copy that a snapshot needs is counted by itself.
+    assert!(
+        seen.windows(2).all(|pair| {
+            pair[0].phase == "snapshot" || pair[0].done_bytes <= pair[1].done_bytes
+        })
+    );
 
     fill(&device, 0, 24 * MIB, 6);
     let job = backups.start_backup(start("stopped", &place)).await.unwrap().into_inner();

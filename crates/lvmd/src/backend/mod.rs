@@ -53,6 +53,36 @@ pub struct Snapshot {
     /// Room for changes of the source, where a snapshot needs such; none for
     /// a tenth of the source.
     pub change_room: Option<u64>,
+    /// Progress of the copy, where a snapshot needs one.
+    pub progress: CopyProgress,
+}
+
+/// Progress of a copy. Clones are of the same one.
+#[derive(Debug, Clone, Default)]
+pub struct CopyProgress(Arc<CopyCounters>);
+
+#[derive(Debug, Default)]
+struct CopyCounters {
+    total: AtomicU64,
+    done: AtomicU64,
+}
+
+impl CopyProgress {
+    /// Counts bytes that are to be copied.
+    pub fn expect(&self, bytes: u64) {
+        self.0.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that were copied.
+    pub fn add(&self, bytes: u64) {
+        self.0.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the number of bytes that were copied, and of all there are.
+    pub fn get(&self) -> (u64, u64) {
+        let total = self.0.total.load(Ordering::Relaxed);
+        (self.0.done.load(Ordering::Relaxed).min(total), total)
+    }
 }
 
 /// Parts of a volume, in bytes, in order and without overlap.

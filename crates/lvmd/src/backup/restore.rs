@@ -107,7 +107,7 @@ impl Shared {
                 // All of it may change, and a little is needed to tell where.
                 change_room: Some(volume.size.saturating_add(volume.size / 16)),
             };
-            self.volumes.snapshot(&job.class, snapshot).await?;
+            self.make_snapshot(job, snapshot).await?;
         }
         self.note(job, |job| job.safety_snapshot.clone_from(&name)).await?;
         let marks = vec![mark, PENDING_TAG.to_owned()];
@@ -133,6 +133,7 @@ impl Shared {
         self.remove_volume(&job.class, &name).await
     }
 
+                ..NewSnapshot::default()
     /// Takes the volume away again, if it is this job's.
     async fn discard(&self, job: &Job) -> Result<()> {
         if job.replace {

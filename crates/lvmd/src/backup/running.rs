@@ -9,6 +9,8 @@ use std::{
 use parking_lot::Mutex;
 use selvage_restic::{Job, Outage, Phase, Progress};
 
+use crate::backend::CopyProgress;
+
 /// Speed is measured over no less than this.
 const SAMPLE: Duration = Duration::from_millis(500);
 /// Weight of the newest sample.
@@ -45,6 +47,8 @@ pub(crate) struct RunningJob {
     pub(crate) job: Job,
     pub(crate) outage: Outage,
     copying: &'static str,
+    /// Progress of the copy that its snapshot needs, while that is made.
+    snapshot: Option<CopyProgress>,
     pace: Mutex<Pace>,
 }
 
@@ -60,7 +64,12 @@ impl RunningJob {
     /// `copying` is what its main phase is called.
     pub(crate) fn new(copying: &'static str) -> Self {
         let (job, outage) = (Job::new(), Outage::default());
-        Self { job, outage, copying, pace: Mutex::default() }
+        Self { job, outage, copying, snapshot: None, pace: Mutex::default() }
+    }
+
+    /// One that makes its snapshot.
+    pub(crate) fn of_snapshot(copy: CopyProgress) -> Self {
+        Self { snapshot: Some(copy), ..Self::new("snapshot") }
     }
 
     pub(crate) fn enter(&self, phase: &'static str) {
@@ -69,7 +78,13 @@ impl RunningJob {
 
     /// Returns its progress now.
     pub(crate) fn standing(&self) -> JobProgress {
-        self.at(Instant::now(), self.job.progress())
+        let progress = match self.snapshot.as_ref().map(CopyProgress::get) {
+            Some((done, total)) => {
+                Progress { phase: Phase::Copying, total, done, ..Progress::default() }
+            }
+            None => self.job.progress(),
+        };
+        self.at(Instant::now(), progress)
     }
 
     fn at(&self, now: Instant, progress: Progress) -> JobProgress {
@@ -176,6 +191,18 @@ mod tests {
         assert_eq!(running.standing("op").map(|standing| standing.phase), Some("finishing"));
         running.remove("op");
         assert_eq!(running.standing("op"), None);
+    }
+
+    #[test]
+    fn the_copy_that_a_snapshot_needs_is_progress() {
+        let running = RunningJobs::default();
+        let copy = CopyProgress::default();
+        let step = running.enter("op", RunningJob::of_snapshot(copy.clone()));
+        copy.expect(1000);
+        copy.add(250);
+        let line = running.standing("op").map(|standing| standing.line());
+        assert_eq!(line.as_deref(), Some("phase=snapshot done=250 total=1000 new=0 rate=0 eta=0"));
+        drop(step);
     }
 
     #[test]

@@ -60,8 +60,9 @@ impl Shared {
             tags: vec![format!("{BACKUP_TAG}{}", job.operation), PENDING_TAG.to_owned()],
             read_only: true,
             change_room: Some(room),
+            ..NewSnapshot::default()
         };
-        match self.volumes.snapshot(&job.class, snapshot).await {
+        match self.make_snapshot(job, snapshot).await {
             Err(error)
                 if error.code() == Code::ResourceExhausted && self.can_guard(job).await? =>
             {
@@ -75,6 +76,20 @@ impl Shared {
             }
             made => Ok(made.map(|_| ())?),
         }
+    }
+
+    /// Makes a snapshot, and shows how far it is where it needs a copy.
+    pub(super) async fn make_snapshot(
+        &self,
+        job: &Job,
+        snapshot: NewSnapshot,
+    ) -> crate::Result<Volume> {
+        let live = RunningJob::of_snapshot(snapshot.progress.clone());
+        let entered = self.running.enter(&job.operation, live);
+        let made = self.volumes.snapshot(&job.class, snapshot).await;
+        drop(entered);
+        self.running.remove(&job.operation);
+        made
     }
 
     async fn can_guard(&self, job: &Job) -> Result<bool> {

@@ -88,6 +88,7 @@ impl VolumesService for VolumesApi {
             tags: request.tags,
             read_only: !request.writable,
             change_room: (room > 0).then_some(room),
+            ..NewSnapshot::default()
         };
         let made = self.volumes.snapshot(&request.device_class, new).await?;
         Ok(Response::new(self.describe(&request.device_class, made)?))
@@ -98,7 +99,7 @@ impl VolumesService for VolumesApi {
         request: Request<CreateCloneRequest>,
     ) -> Result<Response<Described>, Status> {
         let CreateCloneRequest { source, name, device_class, tags } = request.into_inner();
-        let new = NewSnapshot { source, name, tags, read_only: false, change_room: None };
+        let new = NewSnapshot { source, name, tags, ..NewSnapshot::default() };
         let made = self.volumes.clone_volume(&device_class, new).await?;
         Ok(Response::new(self.describe(&device_class, made)?))
     }

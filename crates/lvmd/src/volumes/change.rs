@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Inner, Volumes};
 use crate::{
     Error, Group, Result, Volume,
-    backend::{Create, Snapshot},
+    backend::{CopyProgress, Create, Snapshot},
     config::DeviceClass,
     model::is_temporary,
     names,
@@ -29,6 +29,8 @@ pub struct NewSnapshot {
     pub tags: Vec<String>,
     pub read_only: bool,
     pub change_room: Option<u64>,
+    /// Tells how far it is, where it needs a copy.
+    pub progress: CopyProgress,
 }
 
 /// State that a change is decided on.
@@ -126,6 +128,7 @@ impl Volumes {
                 tags: new.tags,
                 read_only: new.read_only,
                 change_room: new.change_room,
+                progress: new.progress,
             };
             context
                 .make(&snapshot.name, || context.inner.backend.snapshot(&snapshot))

@@ -74,6 +74,7 @@ impl Volumes {
             tags: vec![CLONE_TAG.into(), PENDING_TAG.into()],
             read_only: true,
             change_room: Some(room),
+            ..NewSnapshot::default()
         };
         self.snapshot(class, snapshot).await?;
         let hold = self.hold(group, &source.name, "being cloned");

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    backend::{Ranges, WriteGuard},
+    backend::{CopyProgress, Ranges, WriteGuard},
 };
 
 /// Number of times at least that an image is copied that is written to meanwhile.
@@ -35,6 +35,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 const ROUNDS: usize = 8;
 /// Bytes that may be copied while a file system is frozen.
 const WHILE_FROZEN: u64 = 4 << 20;
+/// Bytes that are copied before they are counted.
+const AT_ONCE: usize = 64 << 20;
 
 /// An image, its device if it has one, and the folder for notes.
 #[derive(Clone)]
@@ -43,6 +45,8 @@ pub(super) struct Original {
     pub(super) device: Option<LoopDevice>,
     pub(super) folder: PathBuf,
     pub(super) watches: Watches,
+    /// Progress of copies of it.
+    pub(super) progress: CopyProgress,
 }
 
 /// Way in which an image was copied.
@@ -147,7 +151,7 @@ impl Original {
             let is_frozen = frozen.is_some();
             let _frozen = frozen.filter(|_| copies > 1);
             let watch = self.watch(source)?;
-            copy(source, target).map_err(Error::file(&self.path))?;
+            copy(source, target, &self.progress).map_err(Error::file(&self.path))?;
             if !self.is_written(&watch, source)? {
                 return Ok(());
             }
@@ -243,11 +247,13 @@ struct Mounted<'a> {
 
 impl Followed for Mounted<'_> {
     fn copy_all(&mut self) -> Result<()> {
-        copy(self.source, self.target).map_err(Error::file(&self.original.path))
+        let Original { path, progress, .. } = self.original;
+        copy(self.source, self.target, progress).map_err(Error::file(path))
     }
 
     fn copy(&mut self, ranges: &[Range<u64>]) -> Result<()> {
-        copy_ranges(self.source, self.target, ranges).map_err(Error::file(&self.original.path))
+        let Original { path, progress, .. } = self.original;
+        copy_ranges(self.source, self.target, ranges, progress).map_err(Error::file(path))
     }
 
     fn take(&mut self) -> Option<Ranges> {
@@ -285,42 +291,56 @@ impl WriteGuard for ImageGuard {
 }
 
 /// Copies data and leaves holes as they are. Nothing stays of what the target held.
-fn copy(source: &File, target: &File) -> io::Result<()> {
+fn copy(source: &File, target: &File, progress: &CopyProgress) -> io::Result<()> {
     let size = source.metadata()?.len();
     target.set_len(0)?;
     target.set_len(size)?;
-    for range in data_in(source, 0..size)? {
-        copy_range(source, target, range)?;
+    let data = data_in(source, 0..size)?;
+    progress.expect(length_of(&data));
+    for range in data {
+        copy_range(source, target, range, progress)?;
     }
     Ok(())
 }
 
 /// Makes parts of the target what they are in the source.
-fn copy_ranges(source: &File, target: &File, ranges: &[Range<u64>]) -> io::Result<()> {
+fn copy_ranges(
+    source: &File,
+    target: &File,
+    ranges: &[Range<u64>],
+    progress: &CopyProgress,
+) -> io::Result<()> {
     let size = source.metadata()?.len();
     for range in ranges {
         let range = range.start.min(size)..range.end.min(size);
         let data = data_in(source, range.clone())?;
-        let held: u64 = data.iter().map(|part| part.end - part.start).sum();
+        let held = length_of(&data);
+        progress.expect(held);
         if held < range.end - range.start {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(target, flags, range.start, range.end - range.start)?;
         }
         for part in data {
-            copy_range(source, target, part)?;
+            copy_range(source, target, part, progress)?;
         }
     }
     Ok(())
 }
 
-fn copy_range(source: &File, target: &File, range: Range<u64>) -> io::Result<()> {
+fn copy_range(
+    source: &File,
+    target: &File,
+    range: Range<u64>,
+    progress: &CopyProgress,
+) -> io::Result<()> {
     let (mut read_at, mut write_at) = (range.start, range.start);
     while read_at < range.end {
         let wanted = usize::try_from(range.end - read_at).unwrap_or(usize::MAX);
         let (at, to) = (Some(&mut read_at), Some(&mut write_at));
-        match rustix::fs::copy_file_range(source, at, target, to, wanted.min(1 << 30)) {
+        match rustix::fs::copy_file_range(source, at, target, to, wanted.min(AT_ONCE)) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) | Err(Errno::INTR) => {}
+            Ok(copied) => progress.add(copied as u64),
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -339,7 +359,8 @@ mod tests {
     fn original(folder: &Path) -> Original {
         let path = folder.join("data.img");
         make(&path, 1 << 20, false).unwrap();
-        Original { path, device: None, folder: folder.into(), watches: Watches::default() }
+        let (watches, progress) = (Watches::default(), CopyProgress::default());
+        Original { path, device: None, folder: folder.into(), watches, progress }
     }
 
     /// Two backups read one image, and the second begins after a write.
@@ -371,16 +392,17 @@ mod tests {
         let image = File::options().read(true).write(true).open(&original.path).unwrap();
         let target = private::create(&folder.path().join("copy.img")).unwrap();
         let content = |file: &Path| std::fs::read(file).unwrap();
+        let progress = CopyProgress::default();
         image.write_all_at(&[7; 65536], 65536).unwrap();
-        copy(&image, &target).unwrap();
+        copy(&image, &target, &progress).unwrap();
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&image, flags, 65536, 32768).unwrap();
         let same = || content(&original.path) == content(&folder.path().join("copy.img"));
         assert!(!same());
-        copy_ranges(&image, &target, std::slice::from_ref(&(65536..131_072))).unwrap();
+        copy_ranges(&image, &target, std::slice::from_ref(&(65536..131_072)), &progress).unwrap();
         assert!(same(), "where something was written");
         rustix::fs::fallocate(&image, flags, 98304, 32768).unwrap();
-        copy(&image, &target).unwrap();
+        copy(&image, &target, &progress).unwrap();
         assert!(same(), "all of it");
     }
 
@@ -407,6 +429,7 @@ mod tests {
             device: Some(device.clone()),
             folder: folder.into(),
             watches: Watches::default(),
+            progress: CopyProgress::default(),
         };
         let copied = original.open().and_then(|source| original.copy_traced(&source, &target));
         run("umount", &[], &mount).unwrap();

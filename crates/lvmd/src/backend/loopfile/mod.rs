@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use record::{Record, Store};
 use writes::Watches;
 
-use super::{Backend, Create, Device, Groups, Ranges, Snapshot, WriteGuard};
+use super::{Backend, CopyProgress, Create, Device, Groups, Ranges, Snapshot, WriteGuard};
 use crate::{
     Error, Group, Pool, Result, Volume,
     config::{Config, LoopGroup},
@@ -94,6 +94,7 @@ impl LoopFiles {
             path,
             folder: store.folder().to_owned(),
             watches: self.watches.clone(),
+            progress: CopyProgress::default(),
         }
     }
 
@@ -254,7 +255,8 @@ impl Backend for LoopFiles {
             created: record::now(),
             ..Record::default()
         };
-        let (from, to) = (self.original(&store, &source.name), store.image(&record.name));
+        let (mut from, to) = (self.original(&store, &source.name), store.image(&record.name));
+        from.progress = snapshot.progress.clone();
         let timeout = Duration::from_secs(self.copy_timeout.load(Ordering::Relaxed));
         store.add(&mut record, |record| {
             record.shares_blocks = from.copy_to(&to, timeout)? == Copied::Shared;
