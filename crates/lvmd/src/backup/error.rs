@@ -41,6 +41,18 @@ pub enum Error {
          copy: stop what writes to it, or make room"
     )]
     BusyInPlace(String),
+    /// A repository that held backups, and is empty or not there now.
+    #[error(
+        "there is no repository at {0} any more, where earlier backups were stored: is its disk \
+         mounted? To begin a new one there, run `selvage backup create` once"
+    )]
+    RepositoryGone(String),
+    /// A backup that would fill the pool of thin volumes.
+    #[error(
+        "the backup holds {needed} bytes, and there are only {free} left for thin volumes: make \
+         room, or choose another device class"
+    )]
+    NoRoom { needed: u64, free: u64 },
     /// Damages that a verify found, and could not heal.
     #[error("{0}")]
     Damaged(String),
@@ -64,6 +76,7 @@ impl Error {
             | Self::Credentials { .. }
             | Self::Overflow
             | Self::BusyInPlace(_)
+            | Self::RepositoryGone(_)
             | Self::Elsewhere(_) => Code::FailedPrecondition,
             Self::UnderWay(_) => Code::AlreadyExists,
             Self::NoVolume(_) | Self::NoJob(_) | Self::NoSchedule(_) => Code::NotFound,

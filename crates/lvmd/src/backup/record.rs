@@ -159,6 +159,9 @@ pub(crate) struct Job {
     /// Snapshot of the volume as it was before that.
     #[prost(string, tag = "39")]
     pub(crate) safety_snapshot: String,
+    /// True if a schedule began it: nobody is there who knows where the repository is.
+    #[prost(bool, tag = "40")]
+    pub(crate) scheduled: bool,
     /// Backups that went, or would go.
     #[prost(message, repeated, tag = "35")]
     pub(crate) forgotten: Vec<Forgotten>,

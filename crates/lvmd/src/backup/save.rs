@@ -9,7 +9,7 @@ use selvage_restic::{BackupOptions, BackupSummary, Id, Parent as Earlier, Reposi
 use selvage_work::{Failure, Scope};
 
 use super::{
-    BACKUP_TAG, Error, Result, Shared,
+    Access, BACKUP_TAG, Error, Result, Shared,
     device::{Source, blocking},
     record::{Job, Parent, parent_key},
     running::RunningJob,
@@ -119,8 +119,7 @@ impl Shared {
         let entered = self.running.enter(scope.id(), RunningJob::new("upload"));
         let live = &*entered.live;
         let stored = self.long(job, scope, live, async {
-            let repository =
-                access.open_or_init(&self.config, &self.limits, Some(&live.outage)).await?;
+            let repository = self.repository_for(job, &access, live).await?;
             match job.in_place {
                 true => Box::pin(self.save_in_place(job, &repository, live)).await,
                 false => Box::pin(self.save(job, &repository, live)).await,
@@ -149,6 +148,28 @@ impl Shared {
         .await?;
         self.remember(parent).await?;
         Ok(())
+    }
+
+    /// Opens the repository of a backup, or makes it. A schedule that has stored backups
+    /// there makes no new one in its place: where a disk is not mounted, it would fill
+    /// another one, and nobody would see.
+    async fn repository_for(
+        &self,
+        job: &Job,
+        access: &Access,
+        live: &RunningJob,
+    ) -> Result<Repository> {
+        let outage = Some(&live.outage);
+        let key = parent_key(&job.group, &job.volume, &job.repository);
+        if !job.scheduled || self.parents.get(&key).is_none() {
+            return access.open_or_init(&self.config, &self.limits, outage).await;
+        }
+        match access.open(&self.config, &self.limits, outage).await {
+            Err(Error::Repository(selvage_restic::Error::NoRepository(at))) => {
+                Err(Error::RepositoryGone(at))
+            }
+            opened => opened,
+        }
     }
 
     /// Writes down what the next backup starts from. What was kept for this

@@ -237,7 +237,7 @@ impl Backups {
         // An attempt has one backup, also if this process ends before it is
         // written down that it has begun.
         let request = if failures == 0 { name.clone() } else { format!("{name}/{failures}") };
-        let origin = Origin::Request(&request);
+        let origin = Origin::Schedule(&request);
         let job =
             self.backup(&name, &schedule.handle, access, stored_location, origin, WHO).await?;
         let key = selvage_store::Record::key(&job);

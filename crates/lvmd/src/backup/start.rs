@@ -30,6 +30,8 @@ pub(crate) enum Origin<'a> {
     Poll,
     /// One of our own, by the id of its request, which may be empty.
     Request(&'a str),
+    /// A schedule, by the id of its request.
+    Schedule(&'a str),
 }
 
 /// When a job that is known is the answer.
@@ -101,8 +103,9 @@ impl Backups {
             job.volume_id.clone_from(&picked.volume.id);
         }
         let repeat = match origin {
-            Origin::Request(id) => {
+            Origin::Request(id) | Origin::Schedule(id) => {
                 id.clone_into(&mut job.request_id);
+                job.scheduled = matches!(origin, Origin::Schedule(_));
                 Repeat::Request(id)
             }
             Origin::Poll => {

@@ -555,6 +555,38 @@ async fn a_failed_run_is_reported_and_tried_again() {
 fn what_is_wrong_in_the_configuration_is_named() {
     let parse = |backup: &str| {
         let classes = "device-classes: [{name: a, volume-group: b, default: true}]";
+/// A disk that is not mounted leaves an empty folder. A schedule fills no other disk
+/// instead; somebody who asks for a backup there gets one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_makes_no_repository_in_place_of_one_that_is_gone() {
+    let site = Site::new().await;
+    site.set_password("word");
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    let run = async |name: &str| {
+        site.set_due(wire::Schedule { name: name.into(), ..schedule_of("vol") }).await;
+        site.until_schedules(|it| !it.seen.is_empty() && (it.failures == 1 || it.pruned)).await;
+        let error = site.backups.schedules().remove(0).error;
+        site.backups.delete_schedule(name).await.unwrap();
+        error
+    };
+    assert_eq!(run("first").await, "", "the first one may make it");
+    let directory = site._folder.path().join("backups");
+    let (there, away) = (directory.join("bucket/here"), directory.join("away"));
+    std::fs::rename(&there, &away).unwrap();
+    std::fs::create_dir(&there).unwrap();
+    let told = run("second").await;
+    assert!(told.contains("is its disk mounted?"), "{told}");
+    assert!(told.contains(there.to_str().unwrap()), "{told}");
+    assert_eq!(std::fs::read_dir(&there).unwrap().count(), 0, "nothing was written");
+
+    std::fs::remove_dir(&there).unwrap();
+    std::fs::rename(&away, &there).unwrap();
+    assert_eq!(run("third").await, "");
+    std::fs::remove_dir_all(&there).unwrap();
+    assert_eq!(site.back_up("by hand").await.state(), JobState::JobComplete);
+}
+
         Config::parse(&format!("{classes}\nbackup: {backup}"))
     };
     for (backup, expected) in [
