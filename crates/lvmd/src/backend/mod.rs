@@ -129,6 +129,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Freezes the content of a volume under another name.
     fn snapshot(&self, snapshot: &Snapshot) -> Result<()>;
 
+    /// Returns the bytes that volumes of a thin pool can still take together, whatever
+    /// they were promised.
+    fn room_in_pool(&self, group: &str, pool: &str) -> Result<u64>;
+
     /// Watches a volume for writes from now on, so that it can be read as it is at
     /// this moment without a snapshot. None where that cannot be done.
     fn guard(&self, group: &str, name: &str) -> Result<Option<Box<dyn WriteGuard>>> {
@@ -196,14 +200,6 @@ fn program(name: &str) -> PathBuf {
         .unwrap_or_else(|| name.into())
 }
 
-/// Two ranges that touch become one.
-fn push_range(ranges: &mut Ranges, range: Range<u64>) {
-    match ranges.last_mut() {
-        _ if range.is_empty() => {}
-        Some(last) if last.end == range.start => last.end = range.end,
-        _ => ranges.push(range),
-    }
-}
 /// Variables that programs get of ours, besides those of LVM itself. Others may hold what
 /// opens repositories.
 const PASSED_ON: [&str; 3] = ["HOME", "PATH", "TMPDIR"];
@@ -220,3 +216,11 @@ fn command(path: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
+/// Two ranges that touch become one.
+fn push_range(ranges: &mut Ranges, range: Range<u64>) {
+    match ranges.last_mut() {
+        _ if range.is_empty() => {}
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}

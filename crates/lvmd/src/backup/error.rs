@@ -78,6 +78,7 @@ impl Error {
             | Self::BusyInPlace(_)
             | Self::RepositoryGone(_)
             | Self::Elsewhere(_) => Code::FailedPrecondition,
+            Self::NoRoom { .. } => Code::ResourceExhausted,
             Self::UnderWay(_) => Code::AlreadyExists,
             Self::NoVolume(_) | Self::NoJob(_) | Self::NoSchedule(_) => Code::NotFound,
             Self::Missing(_) | Self::Invalid { .. } => Code::InvalidArgument,

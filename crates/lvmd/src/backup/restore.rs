@@ -5,10 +5,14 @@ use selvage_restic::{Id, Location, Repository, RestoreOptions, Selector, Snapsho
 use selvage_work::{Failure, Scope};
 
 use super::{
-    Error, REPLACE_TAG, RESTORE_TAG, Result, Shared, device::Sink, record::Job,
-    running::RunningJob, wanted, work::JobKind,
+    Error, REPLACE_TAG, RESTORE_TAG, Result, Shared,
+    device::{Sink, blocking},
+    record::Job,
+    running::RunningJob,
+    wanted,
+    work::JobKind,
 };
-use crate::{NewSnapshot, NewVolume, PENDING_TAG};
+use crate::{NewSnapshot, NewVolume, PENDING_TAG, backend::Backend};
 
 /// The operation that makes a volume of a backup.
 pub(super) struct RestoreVolume;
@@ -50,6 +54,7 @@ impl Shared {
                 let (requested, source_size) = (job.size, size);
                 return Err(crate::Error::SmallerThanSource { requested, source_size }.into());
             }
+            self.check_room(job, &repository, &selected, size).await?;
             Ok((selected, size))
         });
         let (snapshot, size) = looked.await?;
@@ -63,6 +68,28 @@ impl Shared {
         })
         .await?;
         Ok(())
+    }
+
+    /// Refuses a thin volume that would fill its pool: others have theirs in it.
+    async fn check_room(
+        &self,
+        job: &Job,
+        repository: &Repository,
+        snapshot: &Snapshot,
+        size: u64,
+    ) -> Result<()> {
+        let classes = self.volumes.classes();
+        let Some(pool) = classes.find(&job.class)?.pool().filter(|_| !job.replace) else {
+            return Ok(());
+        };
+        let (group, pool) = (job.group.clone(), pool.name.clone());
+        let room = move |backend: &dyn Backend| backend.room_in_pool(&group, &pool);
+        let free = blocking(&self.volumes, room).await?;
+        if free >= size {
+            return Ok(());
+        }
+        let needed = repository.data_length(snapshot).await?;
+        if needed > free { Err(Error::NoRoom { needed, free }) } else { Ok(()) }
     }
 
     /// Makes the volume, marked as not complete.
@@ -106,6 +133,7 @@ impl Shared {
                 read_only: true,
                 // All of it may change, and a little is needed to tell where.
                 change_room: Some(volume.size.saturating_add(volume.size / 16)),
+                ..NewSnapshot::default()
             };
             self.make_snapshot(job, snapshot).await?;
         }
@@ -133,7 +161,6 @@ impl Shared {
         self.remove_volume(&job.class, &name).await
     }
 
-                ..NewSnapshot::default()
     /// Takes the volume away again, if it is this job's.
     async fn discard(&self, job: &Job) -> Result<()> {
         if job.replace {

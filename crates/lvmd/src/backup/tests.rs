@@ -78,6 +78,10 @@ impl Backend for Pretender {
         self.below.snapshot(snapshot)
     }
 
+    fn room_in_pool(&self, group: &str, pool: &str) -> Result<u64> {
+        self.below.room_in_pool(group, pool)
+    }
+
     fn snapshots_are_volumes(&self, group: &str, name: &str) -> Result<bool> {
         self.below.snapshots_are_volumes(group, name)
     }
@@ -551,10 +555,6 @@ async fn a_failed_run_is_reported_and_tried_again() {
     assert!(left[0].name().unwrap().starts_with("of-vol-"), "{left:?}");
 }
 
-#[test]
-fn what_is_wrong_in_the_configuration_is_named() {
-    let parse = |backup: &str| {
-        let classes = "device-classes: [{name: a, volume-group: b, default: true}]";
 /// A disk that is not mounted leaves an empty folder. A schedule fills no other disk
 /// instead; somebody who asks for a backup there gets one.
 #[tokio::test(flavor = "multi_thread")]
@@ -587,6 +587,10 @@ async fn a_schedule_makes_no_repository_in_place_of_one_that_is_gone() {
     assert_eq!(site.back_up("by hand").await.state(), JobState::JobComplete);
 }
 
+#[test]
+fn what_is_wrong_in_the_configuration_is_named() {
+    let parse = |backup: &str| {
+        let classes = "device-classes: [{name: a, volume-group: b, default: true}]";
         Config::parse(&format!("{classes}\nbackup: {backup}"))
     };
     for (backup, expected) in [

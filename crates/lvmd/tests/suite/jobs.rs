@@ -1,11 +1,11 @@
 //! Volumes that jobs are about, whatever keeps them. The default class is
 //! `thick`, in group `tg`.
 
-use selvage_api::selvage::volumes::{BackupJob, JobState};
-use selvage_lvmd::NewSnapshot;
+use selvage_api::selvage::volumes::{BackupJob, JobState, StartRestoreRequest};
+use selvage_lvmd::{NewSnapshot, NewVolume};
 use tonic::{Code, Status};
 
-use super::served::{Served, noise};
+use super::served::{Served, noise, repository};
 
 const MIB: u64 = 1 << 20;
 const CONTENT: usize = 16 << 20;
@@ -75,4 +75,45 @@ async fn restored(served: &Served) {
     assert_eq!(served.names().await.unwrap(), ["back", "data"]);
     assert!(served.read("tg", "back", 0, CONTENT) == noise(CONTENT, 1));
     served.remove("back").await.unwrap();
+}
+
+/// A restore that has filled the pool has taken the room of what others write. What a
+/// backup holds counts, not how large its volume is.
+pub(crate) async fn restores_that_fill_the_pool_are_refused(served: &Served, filled: u64) {
+    const LARGE: u64 = 160;
+    for (volume, written) in [("small", 8), ("large", LARGE)] {
+        let new = NewVolume { name: volume.into(), size: 320 * MIB, ..NewVolume::default() };
+        served.volumes().create("thin", new).await.unwrap();
+        for at in 0..written {
+            served.write("tg", volume, at * MIB, 1 << 20, at + 1);
+        }
+        let job = served.start_backup(volume, volume).await.unwrap();
+        let ended = served.ended(&job).await;
+        assert_eq!(ended.state(), JobState::JobComplete, "{ended:?}");
+    }
+    let new = NewVolume { name: "filler".into(), size: filled, ..NewVolume::default() };
+    served.volumes().create("thin", new).await.unwrap();
+    for at in 0..filled / MIB {
+        served.write("tg", "filler", at * MIB, 1 << 20, 1000 + at);
+    }
+    let restored = async |backup: &str, volume: &str| {
+        let request = StartRestoreRequest {
+            repository: Some(repository(&format!("@{backup}"))),
+            volume: volume.into(),
+            device_class: "thin".into(),
+            ..StartRestoreRequest::default()
+        };
+        let job = served.backups().start_restore(request).await.unwrap().into_inner();
+        served.ended(&job).await
+    };
+    let refused = restored("large", "back").await;
+    assert_eq!(refused.state(), JobState::JobFailed, "{refused:?}");
+    assert!(refused.error.contains("left for thin volumes"), "{refused:?}");
+    assert!(!served.all_names().contains(&"back".to_owned()));
+    let made = restored("small", "again").await;
+    assert_eq!(made.state(), JobState::JobComplete, "{made:?}");
+    assert_eq!(served.read("tg", "again", 0, 8 << 20), served.read("tg", "small", 0, 8 << 20));
+    for volume in ["again", "filler", "large", "small"] {
+        served.remove_from("thin", volume).await;
+    }
 }

@@ -317,6 +317,14 @@ async fn a_backup_needs_no_room_for_a_copy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_the_disk_has_no_room_for_makes_no_volume() {
+    let Some(disk) = Disk::make("ext4", 448 * MIB) else { return };
+    let Some(served) = served_with(disk, |_| {}).await else { return };
+    jobs::restores_that_fill_the_pool_are_refused(&served, 100 * MIB).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn volumes_of_jobs_are_left_alone() {
     let Some(served) = served().await else { return };
     jobs::are_left_alone(&served).await;

@@ -234,6 +234,16 @@ async fn backups_are_points_in_time() {
     served.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by under_uml"]
+async fn a_restore_that_the_pool_has_no_room_for_makes_no_volume() {
+    let (real, folder) = (Real::make(), tempfile::tempdir().unwrap());
+    let config = backup_config(folder.path());
+    let served = Served::start(config, Box::new((real, folder))).await;
+    jobs::restores_that_fill_the_pool_are_refused(&served, 720 * MIB).await;
+    served.stop().await;
+}
+
 /// Reading without LVM tells what LVM says, for every kind of volume.
 #[tokio::test]
 #[ignore = "run by under_uml"]

@@ -53,6 +53,19 @@ impl Repository {
         lock.finish(outcome).await
     }
 
+    /// Returns the number of bytes that a snapshot holds besides zeros, which is what a
+    /// volume takes that is made of it. Nothing of the content is fetched.
+    pub async fn data_length(&self, snapshot: &Snapshot) -> Result<u64> {
+        self.load_index().await?;
+        let mut contents = contents::Contents::find(self, snapshot, None).await?;
+        let mut length = 0;
+        while let Some(window) = contents.next_window(self).await? {
+            let data = window.iter().filter(|it| it.id != self.zeros().of(it.length as usize));
+            length += data.map(|chunk| u64::from(chunk.length)).sum::<u64>();
+        }
+        Ok(length)
+    }
+
     async fn restore_locked(
         &self,
         snapshot: &Snapshot,

@@ -266,6 +266,10 @@ impl Backend for LoopFiles {
         Ok(())
     }
 
+    fn room_in_pool(&self, group: &str, _: &str) -> Result<u64> {
+        Ok(image::free_on_disk(self.store(group)?.folder()))
+    }
+
     fn guard(&self, group: &str, name: &str) -> Result<Option<Box<dyn WriteGuard>>> {
         let (store, _) = self.volume(group, name)?;
         Ok(Some(Box::new(self.original(&store, name).guard()?)))

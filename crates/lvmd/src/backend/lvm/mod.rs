@@ -176,6 +176,15 @@ impl Backend for Lvm {
         Ok(self.volume(group, name)?.1.pool.is_some())
     }
 
+    fn room_in_pool(&self, group: &str, pool: &str) -> Result<u64> {
+        let metadata = self.metadata(group)?;
+        let size = metadata.group.pools.get(pool).map_or(0, |pool| pool.size);
+        let said = self.ask("data_percent", group, pool)?;
+        let wrong = || Error::Refused(format!("lvs tells no percentage of {group}/{pool}"));
+        let used: f64 = said.trim().parse().map_err(|_| wrong())?;
+        Ok((size as f64 * (100.0 - used).clamp(0.0, 100.0) / 100.0) as u64)
+    }
+
     fn counts_changes(&self) -> bool {
         true
     }
