@@ -12,7 +12,7 @@ use crate::{args::Serve, demo, join};
 pub(crate) const BAD_CONFIG: u8 = 64;
 
 /// Environment variables that are not settings of a daemon.
-const CLIENT_VARIABLES: [&str; 12] = [
+const CLIENT_VARIABLES: [&str; 13] = [
     "SELVAGE_CA",
     "SELVAGE_CERT",
     "SELVAGE_CONFIG",
@@ -21,6 +21,7 @@ const CLIENT_VARIABLES: [&str; 12] = [
     "SELVAGE_ENDPOINT",
     join::TOKEN_VARIABLE,
     "SELVAGE_KEY",
+    "SELVAGE_KUBECTL",
     "SELVAGE_NODES",
     "SELVAGE_OUTPUT",
     "SELVAGE_TIMEOUT",
