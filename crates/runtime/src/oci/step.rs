@@ -29,7 +29,8 @@ use crate::{
     spec::{STAGE, settings, staged_mount, staged_root, staged_sys},
 };
 
-/// File that `crun` looks for.
+/// Where the unified tree is, and the file that `crun` looks for.
+const UNIFIED: &str = "/sys/fs/cgroup/unified";
 const CONTROLLERS: &str = "/sys/fs/cgroup/unified/cgroup.controllers";
 
 /// Mounts of a container with users of its own.
@@ -99,13 +100,15 @@ pub(super) async fn spawn(mut command: Command, stage: Option<Stage>) -> io::Res
         fs::create_dir_all(STAGE)?;
     }
     let runtime = Handle::current();
-    let (tell, told) = oneshot::channel();
+    let (tell, answer) = oneshot::channel();
     let work = move || {
         unshare(CloneFlags::CLONE_NEWNS)?;
-        mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
-        stage.map_or(Ok(()), |stage| stage.set())?;
+        if let Some(stage) = stage {
+            mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+            stage.set()?;
+        }
         if refuses {
-            mount_bind("/dev/null", CONTROLLERS)?;
+            hide_controllers()?;
         }
         command.spawn()
     };
@@ -115,7 +118,14 @@ pub(super) async fn spawn(mut command: Command, stage: Option<Stage>) -> io::Res
         let _runtime = runtime.enter();
         let _ = tell.send(work());
     })?;
-    told.await.map_err(io::Error::other)?
+    answer.await.map_err(io::Error::other)?
+}
+
+/// Hides the file from this thread. Only the mount that it is in leaves those that it is
+/// shared with: what containers of the machine mount later has to be seen by all others.
+fn hide_controllers() -> io::Result<()> {
+    mount_change(UNIFIED, MountPropagationFlags::PRIVATE)?;
+    Ok(mount_bind("/dev/null", CONTROLLERS)?)
 }
 
 /// Returns whether the program would not work on this machine as it is.
