@@ -1,5 +1,7 @@
 //! Ways between pods of different machines, and out of the cluster.
 
+mod overlay;
+
 use std::process::Stdio;
 
 use selvage_api::selvage::kubernetes::MemberSpec;
@@ -21,11 +23,17 @@ pub(crate) async fn apply(spec: &MemberSpec) -> Result<()> {
     let address = host_prefix(&network.dns_address);
     run("ip", &["address", "replace", &address, "dev", "lo"], None).await?;
     run("nft", &["-f", "-"], Some(&rules(&network.node_pod_cidr, &network.pod_cidr))).await?;
+    let mut far = Vec::new();
     for route in &network.routes {
+        if let Some(peer) = overlay::Peer::of(route).await? {
+            far.push(peer);
+            continue;
+        }
         let arguments =
             ["route", "replace", &route.pod_cidr, "via", &route.address, "proto", PROTOCOL];
         run("ip", &arguments, None).await?;
     }
+    overlay::apply(spec, &network.node_pod_cidr, &far).await?;
     for stale in routes().await? {
         if !network.routes.iter().any(|route| same_network(&route.pod_cidr, &stale)) {
             run("ip", &["route", "delete", &stale, "proto", PROTOCOL], None).await?;
@@ -47,6 +55,10 @@ pub(crate) async fn remove(spec: Option<&MemberSpec>) -> (Vec<String>, Vec<Strin
     for route in routes().await.unwrap_or_default() {
         let gone = run("ip", &["route", "delete", &route, "proto", PROTOCOL], None).await;
         note(format!("route to {route}"), gone, &mut removed, &mut left);
+    }
+    match overlay::remove().await {
+        Ok(false) => {}
+        gone => note(format!("link {}", overlay::DEVICE), gone, &mut removed, &mut left),
     }
     if let Some(network) = spec.and_then(|spec| spec.network.as_ref()) {
         let address = host_prefix(&network.dns_address);

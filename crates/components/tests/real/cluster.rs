@@ -14,6 +14,11 @@ use crate::{
 
 pub(crate) const NAME: &str = "trial";
 
+/// First three numbers of the addresses of a machine's pods.
+pub(crate) fn pods_of(agent: &Agent) -> String {
+    format!("10.244.{}", agent.address.octets()[3])
+}
+
 pub(crate) struct Cluster {
     pub(crate) authorities: Authorities,
     kubectl: PathBuf,
@@ -35,7 +40,7 @@ impl Cluster {
 
     /// Spec of a machine; certificates come later.
     pub(crate) fn spec(&self, agent: &Agent, planes: &[&Agent], all: &[&Agent]) -> MemberSpec {
-        let pods = |agent: &Agent| format!("10.244.{}.0/24", agent.address.octets()[3]);
+        let pods = |agent: &Agent| format!("{}.0/24", pods_of(agent));
         let others = all.iter().filter(|other| other.name != agent.name);
         let routes =
             others.map(|other| Route { pod_cidr: pods(other), address: other.address.to_string() });

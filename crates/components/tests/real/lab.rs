@@ -55,9 +55,8 @@ impl Lab {
                 return None;
             }
         };
-        let folder = tempfile::Builder::new().prefix("slv").tempdir().unwrap();
-        let artifacts = folder.path().join("artifacts");
-        fs::create_dir(&artifacts).unwrap();
+        let lab = Self::empty(number);
+        let artifacts = &lab.artifacts;
         for entry in fs::read_dir(&programs).unwrap().flatten() {
             std::os::unix::fs::symlink(entry.path(), artifacts.join(entry.file_name())).unwrap();
         }
@@ -67,6 +66,24 @@ impl Lab {
         let names = ["sh", "sleep", "httpd", "wget", "nslookup", "cat", "echo", "nc"];
         let image = ImageBuilder::busybox(&busybox, &names).unwrap().command(["/bin/sh"]);
         image.write("localhost/busybox:1", &images.join("busybox.tar")).unwrap();
+        Some(lab)
+    }
+
+    /// The same without Kubernetes' programs.
+    pub(crate) fn without_programs(number: u8) -> Option<Self> {
+        match machine::obstacle() {
+            None => Some(Self::empty(number)),
+            Some(reason) => {
+                selvage_testkit::skip("machines", &reason);
+                None
+            }
+        }
+    }
+
+    fn empty(number: u8) -> Self {
+        let folder = tempfile::Builder::new().prefix("slv").tempdir().unwrap();
+        let artifacts = folder.path().join("artifacts");
+        fs::create_dir(&artifacts).unwrap();
         let bridge = format!("slvt{number}x{}", std::process::id() % 100_000);
         let launcher = Launcher::new(Settings {
             root: folder.path().join("machines"),
@@ -74,7 +91,7 @@ impl Lab {
             bridge: bridge.clone(),
             gateway: Ipv4Addr::new(10, 231, number, 1),
         });
-        Some(Self { launcher, folder, artifacts, number, bridge })
+        Self { launcher, folder, artifacts, number, bridge }
     }
 
     pub(crate) fn address(&self, host: u8) -> Ipv4Addr {
@@ -102,6 +119,19 @@ impl Lab {
         };
         self.launcher.start(&machine).await.unwrap();
         Agent { name, address: machine.address, socket: self.socket(&machine.name) }
+    }
+
+    /// Lets the host route packets of the machines to other networks.
+    pub(crate) fn route(&self) {
+        let path = format!("/proc/sys/net/ipv4/conf/{}/forwarding", self.bridge);
+        fs::write(path, "1").unwrap();
+    }
+
+    /// Runs a program in the machine; all that it prints.
+    pub(crate) fn enter(&self, agent: &Agent, arguments: &[&str]) -> String {
+        let path = self.launcher.inside(&agent.name, "").unwrap();
+        let pid = path.iter().nth(2).unwrap().to_str().unwrap().to_owned();
+        output("nsenter", &[&["-t", &pid, "-m", "-n", "--"], arguments].concat())
     }
 
     fn socket(&self, name: &str) -> PathBuf {

@@ -8,3 +8,4 @@ mod cluster;
 mod lab;
 mod one_machine;
 mod three_planes;
+mod two_networks;

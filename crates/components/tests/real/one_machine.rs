@@ -8,7 +8,7 @@ use selvage_components::machine;
 
 use crate::{
     cluster::{Cluster, NAME, is_so},
-    lab::{Lab, kill, output, until},
+    lab::{Lab, kill, until},
 };
 
 const COMPONENTS: [&str; 8] = [
@@ -48,6 +48,11 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
         if said.ends_with("hello\n") { Ok(()) } else { Err(said) }
     })
     .await;
+
+    // What the kubelet mounts for a pod is in the pod.
+    let namespace = "cat /var/run/secrets/kubernetes.io/serviceaccount/namespace";
+    let said = cluster.kubectl(&["exec", "asks", "--", "sh", "-c", namespace]).unwrap();
+    assert_eq!(said, "default");
 
     // Whatever dies comes back. containerd has its turn last: pods may be made
     // anew with it.
@@ -95,12 +100,7 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
     let request = ResetRequest { cluster: NAME.into() };
     let answer = agent.connect().await.reset(request).await.unwrap().into_inner();
     assert!(answer.left.is_empty(), "{:#?}", answer.left);
-    let pid = first.to_string();
-    let enter = |arguments: &[&str]| {
-        let mut all = vec!["-t", &pid, "-m", "-n", "--"];
-        all.extend(arguments);
-        output("nsenter", &all)
-    };
+    let enter = |arguments: &[&str]| lab.enter(&agent, arguments);
     let rules = enter(&["nft", "list", "ruleset"]);
     assert!(rules.trim().is_empty(), "{rules}");
     let links = enter(&["ip", "-o", "link"]);
