@@ -5,8 +5,12 @@ use std::{
     io::Write,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::SystemTime,
 };
 
+use parking_lot::Mutex;
 use selvage_api::selvage::kubernetes::Versions;
 use sha2::{Digest, Sha256};
 
@@ -26,15 +30,27 @@ const PROGRAMS: [&str; 5] =
 const INSTALLED: [&str; 6] =
     ["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
 
+/// Oldest etcd that clusters run on: Debian 12 has one that is older.
+const OLDEST_ETCD: (u32, u32) = (3, 5);
+
 /// Folders that hold programs, the first one is written to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Artifacts {
     folders: Vec<PathBuf>,
+    etcd: Arc<Mutex<Option<InstalledEtcd>>>,
+}
+
+/// Version of an installed etcd, asked once for each file.
+#[derive(Debug)]
+struct InstalledEtcd {
+    path: PathBuf,
+    modified: Option<SystemTime>,
+    is_new_enough: bool,
 }
 
 impl Artifacts {
     pub(crate) fn new(own: PathBuf, given: Option<PathBuf>) -> Self {
-        Self { folders: [own].into_iter().chain(given).collect() }
+        Self { folders: [own].into_iter().chain(given).collect(), ..Self::default() }
     }
 
     /// Path of a program, where the machine has it. What is installed serves
@@ -48,10 +64,32 @@ impl Artifacts {
             }
         }
         let may_be_installed = version.is_empty() || !self.has_folder(folder);
-        if may_be_installed && let Some(path) = installed(folder, name) {
+        if may_be_installed
+            && let Some(path) = installed(folder, name)
+            && (name != "etcd" || self.is_new_enough(&path))
+        {
             return Ok(path);
         }
         Err(Error::Missing { name: name.to_owned(), folder, version: version.to_owned() })
+    }
+
+    /// Returns whether an installed etcd can be a cluster's.
+    fn is_new_enough(&self, path: &Path) -> bool {
+        let modified = fs::metadata(path).and_then(|file| file.modified()).ok();
+        let mut known = self.etcd.lock();
+        if let Some(etcd) = &*known
+            && etcd.path == path
+            && etcd.modified == modified
+        {
+            return etcd.is_new_enough;
+        }
+        let is_new_enough = etcd_version(path).is_some_and(|version| version >= OLDEST_ETCD);
+        if !is_new_enough {
+            let path = path.display();
+            tracing::warn!(%path, "the installed etcd is older than 3.5 and is not used");
+        }
+        *known = Some(InstalledEtcd { path: path.to_owned(), modified, is_new_enough });
+        is_new_enough
     }
 
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
@@ -113,7 +151,7 @@ pub fn needed(
 /// all.
 pub fn missing(artifacts: Option<&Path>, versions: &Versions) -> Option<String> {
     let folders = artifacts.map(Path::to_owned).into_iter().collect();
-    let error = Artifacts { folders }.missing(versions)?;
+    let error = Artifacts { folders, ..Artifacts::default() }.missing(versions)?;
     let package = match &error {
         Error::Missing { folder: "containerd", .. } => Some("containerd"),
         Error::Missing { folder: "cni", .. } => Some("containernetworking-plugins"),
@@ -178,6 +216,15 @@ fn installed(folder: &str, name: &str) -> Option<PathBuf> {
     paths.iter().map(|place| Path::new(place).join(name)).find(|path| is_program(path))
 }
 
+/// Major and minor version of an etcd, as it says itself.
+fn etcd_version(path: &Path) -> Option<(u32, u32)> {
+    let output = Command::new(path).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.lines().find_map(|line| line.strip_prefix("etcd Version: "))?;
+    let mut numbers = version.trim().split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -229,5 +276,23 @@ mod tests {
         fs::create_dir(folder.path().join("etcd")).unwrap();
         assert!(artifacts.find("etcd", "9.9.9", "sh").is_err());
         assert!(artifacts.find("etcd", "", "sh").is_ok());
+    }
+
+    #[test]
+    fn installed_etcd_has_to_be_new_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::default();
+        let path = folder.path().join("etcd");
+        for (second, (version, fine)) in
+            (1..).zip([("3.4.23", false), ("3.5.1", true), ("3.10.0", true), ("none", false)])
+        {
+            // A changed file is asked again.
+            let script = format!("#!/bin/sh\necho 'etcd Version: {version}'\n");
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            let modified = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(second);
+            fs::File::open(&path).unwrap().set_modified(modified).unwrap();
+            assert_eq!(artifacts.is_new_enough(&path), fine, "{version}");
+        }
     }
 }
