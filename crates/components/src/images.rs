@@ -4,9 +4,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use parking_lot::Mutex;
+use selvage_api::Code;
 use selvage_runtime::{
     ImageBuilder, Runtime,
     containerd::{Containerd, Options},
@@ -109,12 +111,14 @@ pub(crate) struct PodImages {
     containerd: Containerd,
     /// Names of the images in files.
     taken: Mutex<BTreeMap<PathBuf, Vec<String>>>,
+    /// Files that hold no images, as they were when that was seen.
+    unusable: Mutex<BTreeMap<PathBuf, Option<SystemTime>>>,
 }
 
 impl PodImages {
     pub(crate) fn new(socket: &Path) -> Self {
         let containerd = Containerd::new(Options::new(socket));
-        Self { containerd, taken: Mutex::default() }
+        Self { containerd, taken: Mutex::default(), unusable: Mutex::default() }
     }
 
     pub(crate) fn runtime(&self) -> &dyn Runtime {
@@ -136,9 +140,28 @@ impl PodImages {
             if names.is_some_and(|names| names.iter().all(is_there)) {
                 continue;
             }
-            let images = self.containerd.import(KUBERNETES, &path, None).await?;
-            let names = images.into_iter().map(|image| image.name).collect();
-            self.taken.lock().insert(path, names);
+            self.take(&path).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes in the images of a file. One that holds none is named once and keeps no
+    /// other from being taken in.
+    async fn take(&self, path: &Path) -> Result<()> {
+        let modified = fs::metadata(path).and_then(|file| file.modified()).ok();
+        if self.unusable.lock().get(path) == Some(&modified) {
+            return Ok(());
+        }
+        match self.containerd.import(KUBERNETES, path, None).await {
+            Ok(images) => {
+                let names = images.into_iter().map(|image| image.name).collect();
+                self.taken.lock().insert(path.to_owned(), names);
+            }
+            Err(error) if error.code() == Code::InvalidArgument => {
+                tracing::warn!(path = %path.display(), %error, "the file holds no images");
+                self.unusable.lock().insert(path.to_owned(), modified);
+            }
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }
