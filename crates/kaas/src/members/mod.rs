@@ -46,6 +46,9 @@ use crate::{
 /// No call to an agent takes longer, but for one that undoes a whole machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const RESET_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for which a machine may say that it can run no member before that is believed: a
+/// busy one may have failed at something once.
+const OBSTACLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Renewed when so much of the life of a certificate is left.
 const RENEW_WITHIN: Duration = Duration::from_secs(MEMBER_LIFETIME.as_secs() / 3);
 
@@ -346,6 +349,12 @@ impl Members {
         }
     }
 
+    /// Error of a machine that can run no member: a passing one at first.
+    fn obstacle(&self, machine: &Machine, text: String) -> Error {
+        let waited = Duration::from_millis(self.clock.now().saturating_sub(machine.since));
+        if waited < OBSTACLE_TIMEOUT { Error::Unavailable(text) } else { Error::Refused(text) }
+    }
+
     async fn spec(&self, snapshot: &Snapshot, machine: &Machine) -> Result<MemberSpec, Error> {
         let keys = self.keyring.keys(&snapshot.cluster).await?;
         spec::member(snapshot, machine, &keys, &self.catalogue).map_err(Error::Refused)
@@ -356,7 +365,7 @@ impl Members {
         let mut agent = self.agent(machine).await?;
         let status = Self::status_of(&mut agent, snapshot, machine).await?;
         if let Some(obstacle) = status.obstacles.first() {
-            return Err(Error::Refused(obstacle.clone()));
+            return Err(self.obstacle(machine, obstacle.clone()));
         }
         let mut spec = self.spec(snapshot, machine).await?;
         let joins = machine.is_control_plane()

@@ -1,6 +1,6 @@
 //! Specs that agents get, seen by a fake one that records them.
 
-use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -556,10 +556,15 @@ async fn a_machine_that_cannot_is_given_up_and_one_that_goes_is_reset() {
     let scene = Scene::new().await;
     let agent = scene.agent("web-1");
     agent.0.lock().obstacles = vec!["this kernel has no overlay".into()];
-    let worker = machine("web-1", "web", 2, Phase::Bootstrapping);
+    let mut worker = machine("web-1", "web", 2, Phase::Bootstrapping);
+    worker.since = scene.lab.clock.now();
     let snapshot = cluster(&[machine("cp-1", "", 1, Phase::Ready), worker.clone()]);
+    let text = "this kernel has no overlay".to_owned();
+    let waits = scene.driver.configure(&snapshot, &worker).await.unwrap_err();
+    assert_eq!(waits, Error::Unavailable(text.clone()), "it may have failed once");
+    scene.lab.clock.advance(Duration::from_secs(60));
     let refused = scene.driver.configure(&snapshot, &worker).await.unwrap_err();
-    assert_eq!(refused, Error::Refused("this kernel has no overlay".into()));
+    assert_eq!(refused, Error::Refused(text));
     assert_eq!(scene.driver.reset(&snapshot, &worker).await.unwrap(), Progress::Done);
     assert_eq!(agent.0.lock().reset, ["demo"]);
     let gone = machine("web-9", "web", 9, Phase::Bootstrapping);
