@@ -56,18 +56,22 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let (launcher, name) = (&self.launcher, &self.name);
-        let remove = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let removed = runtime.unwrap().block_on(launcher.remove(name));
-            if let Err(error) = removed {
-                eprintln!("{name}: {error}");
-            }
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(remove);
-        });
+        remove(&self.launcher, &self.name);
     }
+}
+
+/// Removes a machine, from wherever a test ended.
+pub(crate) fn remove(launcher: &Launcher, name: &str) {
+    let remove = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let removed = runtime.unwrap().block_on(launcher.remove(name));
+        if let Err(error) = removed {
+            eprintln!("{name}: {error}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(remove);
+    });
 }
 
 /// Kubernetes' programs and images, and neither etcd nor CoreDNS: those have to

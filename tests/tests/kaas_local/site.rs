@@ -47,6 +47,15 @@ impl Site {
         settings: &[&str],
         files: impl FnOnce(&Path) -> Vec<String>,
     ) -> Option<Self> {
+        Self::with_flags(&[], settings, files)
+    }
+
+    /// The same with flags of its own.
+    pub(crate) fn with_flags(
+        flags: &[&str],
+        settings: &[&str],
+        files: impl FnOnce(&Path) -> Vec<String>,
+    ) -> Option<Self> {
         let programs = real::kubernetes()?;
         let folder = tempfile::Builder::new().prefix("slv").tempdir().unwrap();
         let more = files(folder.path());
@@ -54,7 +63,8 @@ impl Site {
         let own =
             [format!("kaas.artifacts={}", artifacts.display()), "kaas.health_period=1s".into()];
         let all = settings.iter().map(|setting| (*setting).to_owned()).chain(own).chain(more);
-        let flags: Vec<String> = all.flat_map(|setting| ["--set".to_owned(), setting]).collect();
+        let set = all.flat_map(|setting| ["--set".to_owned(), setting]);
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).chain(set).collect();
         let selvage = up(folder.path(), &flags);
         let cli = Cli::admin_of(&selvage);
         let kubectl = programs.join(real::KUBERNETES).join("kubectl");
