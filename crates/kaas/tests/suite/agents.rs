@@ -640,7 +640,7 @@ async fn certificates_are_renewed_before_they_end_one_control_plane_at_a_time() 
         scene.driver.sync(&snapshot).await.unwrap();
         assert_eq!(specs(), expected, "the first certificates");
     }
-    let day = std::time::Duration::from_secs(24 * 3600);
+    let day = Duration::from_secs(24 * 3600);
     let end = i64::try_from(scene.lab.clock.now() / 1000).unwrap() + 365 * 24 * 3600;
     agents.iter().for_each(|agent| agent.0.lock().not_after = Some(end));
     scene.lab.clock.advance(day * 240);
