@@ -143,7 +143,11 @@ impl Repository {
     /// one volume of one machine; those of this machine go before others if no machine is
     /// named. The newest is one whose time has come, if there is one: others were made while
     /// a clock was wrong, and may be older.
-    pub async fn select(&self, selector: &Selector, wanted: SnapshotFilter<'_>) -> Result<Snapshot> {
+    pub async fn select(
+        &self,
+        selector: &Selector,
+        wanted: SnapshotFilter<'_>,
+    ) -> Result<Snapshot> {
         let snapshots = self.snapshots().await?;
         let asker = Asker { hostname: &self.options().hostname, now: self.now() };
         pick(&snapshots, selector, wanted, asker).cloned()

@@ -383,7 +383,10 @@ mod tests {
         assert_eq!(source("/sys"), json!(staged_sys()));
         assert_eq!(made["linux"]["sysctl"], json!({}));
         assert_eq!(made["root"]["path"], json!(staged_root()));
-        assert!(document(&own, &image, &super::tests::place("/r", false)).unwrap()["linux"]["uidMappings"].is_null());
+        assert!(
+            document(&own, &image, &tests::place("/r", false)).unwrap()["linux"]["uidMappings"]
+                .is_null()
+        );
     }
 
     #[test]

@@ -142,6 +142,7 @@ fn options() -> Result<containers::Options> {
         start_timeout: Duration::ZERO,
         forwarding: Forwarding::Kernel,
         egress: network::Egress::default(),
+        users: selvage_runtime::Users::default(),
     })
 }
 

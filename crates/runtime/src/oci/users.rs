@@ -153,7 +153,7 @@ mod tests {
         let mut taken = BTreeSet::new();
         for number in 0..RANGES {
             let first = choose(Path::new(&format!("/c/{}", number % 7)), &taken).unwrap();
-            assert!(first >= FIRST && first <= 0x8000_0000 - USERS, "{first:x}");
+            assert!((FIRST..=0x8000_0000 - USERS).contains(&first), "{first:x}");
             assert_eq!(first % USERS, 0);
             assert!(taken.insert(first));
         }

@@ -104,7 +104,7 @@ async fn root_of_a_container_is_nobody_outside() {
         assert_eq!(says(&runtime, id, port).await, "0");
         says(&runtime, id, "echo kept > /kept; busybox chown 7:7 /kept").await;
         says(&runtime, id, "echo word > /proc/1/fd/1").await;
-        let tail = LogOptions { follow: false, tail: Some(1) };
+        let tail = LogOptions { tail: Some(1), ..LogOptions::default() };
         let mut log = runtime.logs(NAMESPACE, id, tail).await.unwrap();
         assert_eq!(log.next().await.unwrap().unwrap(), "word\n");
     }
