@@ -170,7 +170,8 @@ function turnOf({ machines = [], conditions = [], status, paused }: KubeDetails)
   return [status, paused, ...machines.map((one) => `${one.phase}@${one.since}`), ...conditions.map((one) => `${one.type}@${one.since}`)].join();
 }
 
-const NEWEST = 50;
+/** Each new machine has six events: what a person asked for stays in sight while all are replaced. */
+const NEWEST = 200;
 
 /** Asked again whenever something about the cluster changed. */
 function Events({ name, turn }: { name: string; turn: string }) {
