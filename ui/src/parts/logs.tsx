@@ -8,6 +8,7 @@ import { talk } from "../talk";
 import { Trouble } from "./bits";
 
 const KEPT = 5000;
+const NOTHING_YET = "Nothing has been written yet.";
 /** When it is opened anew: soon where it broke off, later where it ended or was refused, and ever later while there is nothing: each time is a line of the audit. */
 const RETRY_INTERVAL_MS = 1000;
 const LOOK_INTERVAL_MS = 4000;
@@ -29,6 +30,7 @@ export function Logs({ instance }: { instance: AppInst }) {
   const [lines, setLines] = useState<string[]>([]);
   const [search, setSearch] = useState("");
   const [follow, setFollow] = useState(true);
+  const [open, setOpen] = useState(false);
   const [ended, setEnded] = useState("");
   const [error, setError] = useState<CallError>();
   const [turn, setTurn] = useState(0);
@@ -63,10 +65,13 @@ export function Logs({ instance }: { instance: AppInst }) {
         else look();
       },
     }, abort.signal).then(() => {
+      if (abort.signal.aborted) return;
+      setOpen(true);
       setEnded("");
       setError(undefined);
     }, (failure: unknown) => {
       if (abort.signal.aborted) return;
+      setOpen(false);
       setError(asCallError(failure));
       look();
     });
@@ -76,11 +81,15 @@ export function Logs({ instance }: { instance: AppInst }) {
       clearTimeout(retry);
     };
   }, [JSON.stringify(instance.key), back, turn]);
-  useEffect(() => setLines([]), [JSON.stringify(instance.key)]);
+  useEffect(() => {
+    setLines([]);
+    setOpen(false);
+  }, [JSON.stringify(instance.key)]);
   const shown = useMemo(() => {
     const word = search.toLowerCase();
     return word ? lines.filter((text) => text.toLowerCase().includes(word)) : lines;
   }, [lines, search]);
+  const empty = lines.length > 0 ? "No line has these words." : open ? NOTHING_YET : error ? "" : "Connecting …";
   return (
     <div class="logs">
       <div class="row">
@@ -90,20 +99,20 @@ export function Logs({ instance }: { instance: AppInst }) {
         <span class="soft fine" role="status">{search ? `${shown.length} of ${plural(lines.length, "line")}` : plural(lines.length, "line")}{ended && ` · ${plain(ended)}`}</span>
       </div>
       <Trouble error={error} />
-      <Page lines={shown} follow={follow} />
+      <Page lines={shown} follow={follow} empty={empty} />
     </div>
   );
 }
 
 /** The text itself; it stays at its end while it is followed. */
-export function Page({ lines, follow, label = "Log" }: { lines: string[]; follow: boolean; label?: string }) {
+export function Page({ lines, follow, label = "Log", empty = NOTHING_YET }: { lines: string[]; follow: boolean; label?: string; empty?: string }) {
   const box = useRef<HTMLPreElement>(null);
   useEffect(() => {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [lines, follow]);
   return (
     <pre class="log" ref={box} tabIndex={0} role="log" aria-live="off" aria-label={label} data-testid="log">
-      {lines.length === 0 ? "Nothing has been written yet." : lines.join("\n")}
+      {lines.length === 0 ? empty : lines.join("\n")}
     </pre>
   );
 }
