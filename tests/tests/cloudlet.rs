@@ -272,7 +272,7 @@ async fn a_region_is_built_up_and_taken_down() {
         known(&cli, "golden", name).await;
     }
     let mut options = crms[0].1.clone();
-    options.tls = Some(join(&selvage, "dme/golden").await);
+    options.tls = Some(join(&selvage, "dme/sim-engine").await);
     let dme = SimDme::start(options, "engine", crms[0].0.cloudlet().clone()).unwrap();
     for name in ["golden_clusters.yaml", "golden_instances.yaml"] {
         let printed = cli.ok(&["apply", "-f", &file(name)]);

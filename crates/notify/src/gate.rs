@@ -110,12 +110,14 @@ impl Gate for IdentityGate {
                 };
                 match claim.cloudlet {
                     Some(key) if !same(key) => Err(format!("{} {}", who.name, about(claim, key))),
-                    _ => from_list(who, claim, FROM_CLOUDLET, NodeType::NodeCrm),
+                    _ => from_list(who, claim, FROM_CLOUDLET, |node| {
+                        node.node_type == i32::from(NodeType::NodeCrm)
+                    }),
                 }
             }
-            Caller::Machine(Machine::Dme { .. }) => {
-                from_list(who, claim, FROM_ENGINE, NodeType::NodeDme)
-            }
+            Caller::Machine(Machine::Dme { name }) => from_list(who, claim, FROM_ENGINE, |node| {
+                node.node_type == i32::from(NodeType::NodeDme) && node.name == *name
+            }),
             _ if trusted(who) => Ok(()),
             _ => Err(format!("{} may not send anything", name(who))),
         }
@@ -139,15 +141,16 @@ impl Gate for IdentityGate {
     }
 }
 
-/// Checks that the type is on the list and, of nodes, of the peer's own kind.
+/// Checks that the type is on the list and that a node is the peer's own.
 fn from_list(
     who: &Identity,
     claim: &Claim<'_>,
     list: &[&str],
-    kind: NodeType,
+    owns: impl FnOnce(&NodeKey) -> bool,
 ) -> Result<(), String> {
     let listed = list.contains(&claim.type_name);
-    let own = claim.type_name != "edgeproto.Node" || is_node(claim, kind);
+    let node = || claim.key.and_then(|key| key.decode::<NodeKey>().ok());
+    let own = claim.type_name != "edgeproto.Node" || node().as_ref().is_some_and(owns);
     if listed && own {
         return Ok(());
     }
@@ -166,11 +169,6 @@ fn about(claim: &Claim<'_>, key: &CloudletKey) -> String {
     let owner = key.operator_key.as_ref().map_or("", |key| &key.name);
     let short = claim.type_name.rsplit('.').next().unwrap_or_default();
     format!("may not send {short} of cloudlet/{owner}/{}", key.name)
-}
-
-fn is_node(claim: &Claim<'_>, kind: NodeType) -> bool {
-    let key = claim.key.and_then(|key| key.decode::<NodeKey>().ok());
-    key.is_some_and(|key| key.node_type == i32::from(kind))
 }
 
 #[cfg(test)]
@@ -233,24 +231,27 @@ mod tests {
     }
 
     #[test]
-    fn a_match_engine_speaks_for_itself_only() {
+    fn match_engine_reports_only_the_node_of_its_own_name() {
         let engine = machine("dme/west");
         assert!(IdentityGate.admit(&engine).is_ok() && !IdentityGate.filters(&engine));
         assert!(IdentityGate.conceals(&engine));
         assert!(says(&engine, "edgeproto.Metric", None));
         assert!(!says(&engine, "edgeproto.CloudletInfo", Some(&key("tmus", "west"))));
-        let node = |node_type: NodeType| {
+        let node = |name: &str, node_type: NodeType| {
             let key = Some(NodeKey {
-                name: "n".into(),
+                name: name.into(),
                 node_type: node_type.into(),
-                ..NodeKey::default()
+                cloudlet_key: Some(key("tmus", "west")),
             });
             let key = ObjectKey::of(&Node { key, ..Node::default() }).unwrap();
             let claim = Claim { type_name: "edgeproto.Node", key: Some(&key), cloudlet: None };
             IdentityGate.allow(&engine, &claim).is_ok()
         };
-        assert!(node(NodeType::NodeDme));
-        assert!(!node(NodeType::NodeCrm) && !node(NodeType::NodeUnknown));
+        assert!(node("west", NodeType::NodeDme));
+        for other in ["east", "", "WEST", "dme/west"] {
+            assert!(!node(other, NodeType::NodeDme), "{other:?} is another engine");
+        }
+        assert!(!node("west", NodeType::NodeCrm) && !node("west", NodeType::NodeUnknown));
     }
 
     #[test]

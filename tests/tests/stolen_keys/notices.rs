@@ -175,10 +175,12 @@ async fn a_peer_says_nothing_of_what_is_anothers() {
             assert_eq!(peer.ends().await, Code::PermissionDenied, "claim {at}");
         }
     }
-    // A crm is no match engine, even of its own cloudlet.
-    let peer = Peer::connect(&east, &[]).await;
-    peer.say(&node("east", NodeType::NodeDme));
-    assert_eq!(peer.ends().await, Code::PermissionDenied);
+    // A crm is no match engine, even of its own cloudlet, and an engine no other one.
+    for thief in [&east, &engine] {
+        let peer = Peer::connect(thief, &[]).await;
+        peer.say(&node("east", NodeType::NodeDme));
+        assert_eq!(peer.ends().await, Code::PermissionDenied);
+    }
     let node = admin.stolen(&selvage, "node/rack3-7").await;
     let path = "/edgeproto.NotifyApi/StreamNotice";
     assert_eq!(node.begins(path, &[]).await, Code::PermissionDenied);
