@@ -46,6 +46,7 @@ export interface CloudletInfo {
   key?: CloudletKey; state?: string; osMaxRam?: Big; osMaxVcores?: Big; osMaxVolGb?: Big; errors?: string[]; dnsZone?: string;
 }
 export interface CloudletRefs { key?: CloudletKey; clusters?: Named[]; usedRam?: Big; usedVcores?: Big; usedDisk?: Big; usedDynamicIps?: number }
+export interface ClusterRefs { key?: ClusterInstKey; usedRam?: Big; usedVcores?: Big; usedDisk?: Big }
 export interface Flavor { key?: Named; ram?: Big; vcpus?: Big; disk?: Big }
 export interface Result { message?: string }
 export interface Keyed { key?: Named }
@@ -190,6 +191,7 @@ export interface Methods {
   "edgeproto.CloudletApi/DeleteCloudlet": [Cloudlet, Result];
   "edgeproto.CloudletInfoApi/ShowCloudletInfo": [CloudletInfo, CloudletInfo];
   "edgeproto.CloudletRefsApi/ShowCloudletRefs": [CloudletRefs, CloudletRefs];
+  "edgeproto.ClusterRefsApi/ShowClusterRefs": [ClusterRefs, ClusterRefs];
   "edgeproto.FlavorApi/ShowFlavor": [Flavor, Flavor];
   "edgeproto.FlavorApi/CreateFlavor": [Flavor, Result];
   "edgeproto.FlavorApi/DeleteFlavor": [Flavor, Result];

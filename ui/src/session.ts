@@ -14,7 +14,7 @@ const holds = (role: string, organisation?: string) =>
   grants.value.some((grant) => grant.role === role && (organisation === undefined || grant.organisation === organisation));
 
 export const isAdmin = computed(() => me.value?.kind === "insecure" || me.value?.kind === "local" || holds("admin"));
-const isViewer = computed(() => isAdmin.value || holds("viewer"));
+export const isViewer = computed(() => isAdmin.value || holds("viewer"));
 
 /** What the caller may do: one line for each row of crates/kit/src/access/table.rs that the page needs. */
 export const may = {

@@ -9,7 +9,7 @@ import { Confirm, Dialog, note } from "../parts/dialog";
 import type { Work } from "../follow";
 import { Progress } from "../parts/operation";
 import { Filter, Table } from "../parts/table";
-import { cloudletInfos, cloudletRefs, cloudlets, flavors, instances } from "../resources";
+import { cloudletInfos, cloudletUse, cloudlets, flavors, instances } from "../resources";
 import { go, query, setQuery } from "../router";
 import { call } from "../rpc";
 import { may } from "../session";
@@ -18,17 +18,19 @@ import { CloudletForm, FlavorForm } from "./cloudlet-form";
 import { Page } from "./frame";
 import { instanceColumns } from "./instances";
 
+const NOTHING_USED = { ram: 0, vcores: 0, disk: 0 };
+
 /** State and use of a cloudlet, as far as the caller may know. */
 function useAbout() {
   const infos = cloudletInfos.use().data ?? [];
-  const refs = cloudletRefs.use().data ?? [];
+  const use = cloudletUse.use().data;
   const places = overview.value?.places ?? [];
   return (cloudlet: Cloudlet) => {
     const name = cloudletName(cloudlet.key);
     const info = infos.find((one) => cloudletName(one.key) === name);
     const place = places.find((one) => one.cloudlet?.name === name);
     const state: State = info ? cloudletState(info.state) : place ? worded(place.state, place.severity) : { word: "never connected", tone: "off" };
-    return { info, place, state, used: refs.find((one) => cloudletName(one.key) === name) };
+    return { info, place, state, used: use && (use.get(name) ?? NOTHING_USED) };
   };
 }
 
@@ -36,10 +38,10 @@ export function CloudletsPage() {
   const { data, error, refresh } = cloudlets.use();
   const about = useAbout();
   const create = may.changeCloudlets() && <button type="button" data-new data-testid="new-cloudlet" onClick={() => setQuery("new", "cloudlet")}>New cloudlet</button>;
-  const room = (cloudlet: Cloudlet, of: "Ram" | "Vcores") => {
+  const room = (cloudlet: Cloudlet, of: "ram" | "vcores") => {
     const { info, used } = about(cloudlet);
-    const most = number(info?.[`osMax${of}`]);
-    return most ? `${number(used?.[`used${of}`])} of ${most}` : "";
+    const most = number(of === "ram" ? info?.osMaxRam : info?.osMaxVcores);
+    return most && used ? `${used[of]} of ${most}` : "";
   };
   return (
     <Page title="Cloudlets" actions={<><Filter what="cloudlets" />{create}</>}>
@@ -51,8 +53,8 @@ export function CloudletsPage() {
             { title: "Cloudlet", value: (one) => cloudletName(one.key) },
             { title: "State", value: (one) => about(one).state.word, show: (one) => <Badge state={about(one).state} title={about(one).info?.errors?.join("\n")} /> },
             { title: "Instances", value: (one) => about(one).place?.instances ?? 0, right: true },
-            { title: "Memory, MB", value: (one) => room(one, "Ram"), right: true, wide: true },
-            { title: "vCPU", value: (one) => room(one, "Vcores"), right: true, wide: true },
+            { title: "Memory, MB", value: (one) => room(one, "ram"), right: true, wide: true },
+            { title: "vCPU", value: (one) => room(one, "vcores"), right: true, wide: true },
             { title: "Location", value: (one) => where(one), wide: true },
           ]} />
       )}
@@ -144,9 +146,9 @@ export function CloudletPage({ parts: [operator = "", name = ""] }: { parts: str
         <Card title="Capacity">
           {number(info?.osMaxRam) === 0 ? <p class="soft">Its agent has not reported its capacity yet.</p> : (
             <>
-              <Used label="Memory" used={number(used?.usedRam)} total={number(info?.osMaxRam)} unit="MB" />
-              <Used label="Processors" used={number(used?.usedVcores)} total={number(info?.osMaxVcores)} unit="vCPU" />
-              <Used label="Disk" used={number(used?.usedDisk)} total={number(info?.osMaxVolGb)} unit="GB" />
+              <Used label="Memory" used={used?.ram} total={number(info?.osMaxRam)} unit="MB" />
+              <Used label="Processors" used={used?.vcores} total={number(info?.osMaxVcores)} unit="vCPU" />
+              <Used label="Disk" used={used?.disk} total={number(info?.osMaxVolGb)} unit="GB" />
             </>
           )}
         </Card>
@@ -167,8 +169,8 @@ export function CloudletPage({ parts: [operator = "", name = ""] }: { parts: str
   );
 }
 
-function Used({ label, used, total, unit }: { label: string; used: number; total: number; unit: string }) {
-  return <div class="room"><p><strong>{label}</strong> <span>{used} of {total || "any"} {unit}</span></p><Meter used={used} total={total} ticks={[0.85, 0.95]} label={`${label} used`} /></div>;
+function Used({ label, used, total, unit }: { label: string; used: number | undefined; total: number; unit: string }) {
+  return <div class="room"><p><strong>{label}</strong> <span>{used ?? "…"} of {total || "any"} {unit}</span></p><Meter used={used ?? 0} total={total} ticks={[0.85, 0.95]} label={`${label} used`} /></div>;
 }
 
 /** A token with which a machine becomes known, shown once. */

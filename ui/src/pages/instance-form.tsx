@@ -8,7 +8,7 @@ import { Dialog } from "../parts/dialog";
 import { Choice, Form, Text, nameProblem } from "../parts/form";
 import type { Work } from "../follow";
 import { Progress } from "../parts/operation";
-import { apps, cloudletInfos, cloudletRefs, cloudlets, flavors, instances } from "../resources";
+import { apps, cloudletInfos, cloudletUse, cloudlets, flavors, instances } from "../resources";
 import { go } from "../router";
 import { may } from "../session";
 import { overview } from "../overview";
@@ -50,7 +50,7 @@ function InstanceForm({ app, begin, close }: { app?: App; begin: (instance: AppI
   const all = (apps.use().data ?? []).filter((one) => may.changeApps(developerOf(one.key)));
   const places = cloudlets.use().data ?? [];
   const infos = cloudletInfos.use().data ?? [];
-  const refs = cloudletRefs.use().data ?? [];
+  const use = cloudletUse.use().data;
   const sizes = flavors.use().data ?? [];
   const [appId, setAppId] = useState(app ? appHref(app.key) : "");
   const [placeId, setPlaceId] = useState("");
@@ -63,7 +63,7 @@ function InstanceForm({ app, begin, close }: { app?: App; begin: (instance: AppI
   const state = stateOf(name, infos);
   const slug = `autocluster${(chosen?.key?.name ?? "").toLowerCase().replace(/[^a-z0-9]+/g, "")}`;
   const info = infos.find((one) => cloudletName(one.key) === name);
-  const used = refs.find((one) => cloudletName(one.key) === name);
+  const free = (total: CloudletInfo["osMaxRam"], of: "ram" | "vcores") => Math.max(0, number(total) - (use?.get(name)?.[of] ?? 0));
   const wrong = {
     app: chosen ? undefined : "You have no app yet; register one first.",
     place: place ? undefined : "There is no cloudlet yet; an operator registers one.",
@@ -91,7 +91,7 @@ function InstanceForm({ app, begin, close }: { app?: App; begin: (instance: AppI
           </div>
           <Facts items={[
             ["Ports", plain(chosen?.accessPorts) || "none"],
-            ["Free there", info && number(info.osMaxRam) > 0 ? `${number(info.osMaxRam) - number(used?.usedRam)} of ${number(info.osMaxRam)} MB memory, ${number(info.osMaxVcores) - number(used?.usedVcores)} of ${number(info.osMaxVcores)} vCPU` : undefined],
+            ["Free there", use && info && number(info.osMaxRam) > 0 ? `${free(info.osMaxRam, "ram")} of ${number(info.osMaxRam)} MB memory, ${free(info.osMaxVcores, "vcores")} of ${number(info.osMaxVcores)} vCPU` : undefined],
           ]} />
         </>
       )}

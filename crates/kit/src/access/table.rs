@@ -159,7 +159,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     ("edgeproto.ClusterInstInfoApi", &[("ShowClusterInstInfo", Read, CLUSTER_INST_AND_PEERS)]),
-    ("edgeproto.ClusterRefsApi", &[("ShowClusterRefs", Read, CLUSTER_INST)]),
+    ("edgeproto.ClusterRefsApi", &[("ShowClusterRefs", Read, CLUSTER_INST_READERS)]),
     ("edgeproto.ControllerApi", &[("ShowController", Read, CONTROLLER)]),
     (
         "edgeproto.DeveloperApi",

@@ -1,7 +1,8 @@
 #![allow(clippy::unwrap_used)]
 use prost::Message;
 use selvage_api::edgeproto::{
-    App, AppInst, AppInstKey, AppKey, CloudletKey, ClusterInstKey, DeveloperKey, OperatorKey,
+    App, AppInst, AppInstKey, AppKey, CloudletKey, ClusterInstKey, ClusterRefs, DeveloperKey,
+    OperatorKey,
 };
 
 use std::sync::Arc;
@@ -82,6 +83,16 @@ fn operators_see_what_runs_on_their_sites() {
     assert_eq!(decide(show, &operator, &[]), Ok(Decision::Narrow(on("Tele"))));
     assert_eq!(decide(show, &operator, &on("Tele")), Ok(Decision::Allow));
     assert_eq!(decide(show, &operator, &on("Other")), Err(Code::PermissionDenied));
+    let in_clusters = "/edgeproto.ClusterRefsApi/ShowClusterRefs";
+    let clusters_on = |operator: &str| {
+        let operator_key = Some(OperatorKey { name: operator.into() });
+        let cloudlet_key = Some(CloudletKey { operator_key, ..Default::default() });
+        let key = Some(ClusterInstKey { cloudlet_key, ..Default::default() });
+        ClusterRefs { key, ..Default::default() }.encode_to_vec()
+    };
+    assert_eq!(decide(in_clusters, &operator, &clusters_on("Tele")), Ok(Decision::Allow));
+    let other = decide(in_clusters, &operator, &clusters_on("Other"));
+    assert_eq!(other, Err(Code::PermissionDenied));
     // They look, and that is all.
     let delete = "/edgeproto.AppInstApi/DeleteAppInst";
     assert_eq!(decide(delete, &operator, &on("Tele")), Err(Code::PermissionDenied));
