@@ -341,6 +341,58 @@ impl Authenticator for Nobody {
     }
 }
 
+/// Log lines of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn refusals(&self) -> usize {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).matches("audit: refused").count()
+    }
+}
+
+/// A visit to the login page asks for a session, without credentials.
+#[tokio::test]
+async fn refusals_are_audited_except_who_am_i_without_credentials() {
+    let log = Log::default();
+    let writer = log.clone();
+    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    let _guard = tracing::subscriber::set_default(lines.finish());
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let trust = Trust::Credentials(Arc::new(Nobody));
+    let running = start(Limits::default(), socket, trust).await;
+    let refuse = async |path: &str, credentials: &str| {
+        let mut stream = TcpStream::connect(running.address.unwrap()).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/grpc\r\n\
+             sec-fetch-site: same-origin\r\n{credentials}content-length: 5\r\n\r\n\0\0\0\0\0"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut reply = vec![0; 4096];
+        let length = stream.read(&mut reply).await.unwrap();
+        let reply = String::from_utf8_lossy(&reply[..length]).into_owned();
+        assert!(reply.contains("grpc-status: 16"), "{reply}");
+        log.refusals()
+    };
+    let who_am_i = "/selvage.identity.IdentityService/WhoAmI";
+    assert_eq!(refuse(who_am_i, "").await, 0);
+    assert_eq!(refuse(who_am_i, "authorization: Bearer stolen\r\n").await, 1);
+    assert_eq!(refuse(who_am_i, "cookie: __Host-sid=stolen\r\n").await, 2);
+    assert_eq!(refuse("/edgeproto.AppApi/ShowApp", "").await, 3);
+    running.stop.cancel();
+}
+
 #[tokio::test]
 async fn those_whom_no_message_could_let_in_need_not_send_one() {
     let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();

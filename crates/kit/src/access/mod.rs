@@ -13,10 +13,10 @@ use crate::identity::{Identity, Kind, Machine, Role};
 
 /// Methods by which agents learn about the caller whose token they were shown.
 /// Their answers are limited as the token is.
-const ABOUT_THE_CALLER: [&str; 2] = [
-    "/selvage.identity.IdentityService/WhoAmI",
-    "/selvage.identity.IdentityService/IssueAssertions",
-];
+const ABOUT_THE_CALLER: [&str; 2] = [WHO_AM_I, "/selvage.identity.IdentityService/IssueAssertions"];
+
+/// Method by which a page finds out if its browser has a session.
+const WHO_AM_I: &str = "/selvage.identity.IdentityService/WhoAmI";
 
 /// Effect of calling a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,6 +224,13 @@ impl Rule {
     /// Those whom the rule lets in besides admins.
     pub fn who(&self) -> &'static [Who] {
         self.who
+    }
+
+    /// Returns whether the audit log has a line of each refusal of this caller.
+    /// Whoever opens the login page asks for a session without having shown any
+    /// credentials: nobody was turned away.
+    pub fn audits_refusal_of(&self, caller: &Identity) -> bool {
+        self.path != WHO_AM_I || caller.kind != Kind::Anonymous
     }
 
     /// Refuses those whom no request message could let in, so that nobody has

@@ -359,7 +359,10 @@ impl Shared {
         let behalf = self.on_behalf(&caller, &parts.headers, rule, false).await;
         let behalf = behalf.map_err(|denied| refused(&rule.path, &caller, peer, &denied))?;
         let caller = behalf.unwrap_or(caller);
-        let refuse = |denied: Denied| refused(&rule.path, &caller, peer, &denied);
+        let refuse = |denied: Denied| match rule.audits_refusal_of(&caller) {
+            true => refused(&rule.path, &caller, peer, &denied),
+            false => Status::new(denied.code.grpc(), denied.message),
+        };
         rule.decide_early(&caller).map_err(refuse)?;
         let (body, message) = if rule.method.client_streaming {
             (body, Bytes::new())
