@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use futures::stream;
 use jiff::{SignedDuration, Timestamp};
 use reqwest::{Body, Client, Method, Response, Url, header};
+use rustls::InvalidMessage;
 use selvage_kit::tasks::Backoff;
 
 use super::{
@@ -197,11 +198,33 @@ impl Sender {
     }
 
     fn no_answer(&self, error: &reqwest::Error) -> SendFailure {
-        match bad_certificate(error) {
-            // It will be no better the next time.
-            Some(reason) => SendFailure::Final(self.unreachable(reason)),
-            None => SendFailure::Again(self.unreachable(describe(error))),
+        // Neither will be better the next time.
+        match tls_error(error) {
+            Some(rustls::Error::InvalidCertificate(why)) => SendFailure::Final(
+                self.unreachable(format!("its certificate is not trusted ({why})")),
+            ),
+            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+                SendFailure::Final(self.speaks_plain_http())
+            }
+            _ => SendFailure::Again(self.unreachable(describe(error))),
         }
+    }
+
+    fn speaks_plain_http(&self) -> Error {
+        let endpoint = self.endpoint();
+        let proxy = self.options.https_proxy.as_deref().unwrap_or_default();
+        if proxy.starts_with("https://") {
+            let reason = format!(
+                "{endpoint} or the proxy before it speaks plain HTTP, not HTTPS: write http:// in \
+                 place of https:// for the one that does"
+            );
+            return Error::Invalid { field: "endpoint", reason };
+        }
+        let reason = format!(
+            "{endpoint} speaks plain HTTP, not HTTPS: write http:// in place of https://, or turn \
+             on TLS there"
+        );
+        Error::Invalid { field: "endpoint", reason }
     }
 
     async fn attempt(&self, ask: &StoreRequest) -> Result<StoreResponse, SendFailure> {
@@ -413,12 +436,12 @@ fn clocks_differ(by: Option<SignedDuration>, said: &str) -> String {
     format!("the clocks of this machine and of the object store differ{by}: {said}")
 }
 
-/// Returns the fault of their certificate, if that is the reason.
-fn bad_certificate(error: &reqwest::Error) -> Option<String> {
+/// Returns the error of TLS, if that is the reason.
+fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
     let mut reason: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = reason {
-        if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {
-            return Some(format!("its certificate is not trusted ({why})"));
+        if let Some(error) = inner.downcast_ref() {
+            return Some(error);
         }
         // Its source is not what it holds, but what that has for a source.
         let held = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
@@ -441,4 +464,43 @@ fn describe(error: &reqwest::Error) -> String {
         reason = inner;
     }
     reason.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use selvage_api::Code;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::{super::options, *};
+
+    /// A server without TLS takes the greeting for a request that makes no sense.
+    #[tokio::test]
+    async fn https_on_a_store_without_tls_names_the_scheme() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("https://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+                let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+            }
+        });
+        for (https_proxy, said) in [
+            (None, format!("endpoint: {address} speaks plain HTTP, not HTTPS: write http:// in ")),
+            (Some(address.clone()), format!("endpoint: {address} or the proxy before it speaks ")),
+        ] {
+            let location = "bucket/prefix".parse().unwrap();
+            let options = StoreOptions { https_proxy, ..StoreOptions::new(&address, location) };
+            let (client, endpoint) = (options::client(&options).unwrap(), address.parse().unwrap());
+            let sender = Sender::new(client, endpoint, Auth::None, options);
+            let ask = StoreRequest::new(Method::GET, "/".to_owned(), "looking".to_owned());
+            let error = sender.send(ask).await.unwrap_err();
+            assert_eq!(error.code(), Code::InvalidArgument);
+            assert!(error.to_string().starts_with(&said), "{error}");
+        }
+    }
 }
