@@ -163,23 +163,32 @@ pub struct Store {
 #[derive(clap::Args, Debug, Clone, Copy, Default)]
 pub struct Keep {
     /// Keep the newest N
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub keep_last: u32,
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub keep_last: Option<u32>,
     /// Keep one an hour, for N hours
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub keep_hourly: u32,
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub keep_hourly: Option<u32>,
     /// Keep one a day, for N days
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub keep_daily: u32,
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub keep_daily: Option<u32>,
     /// Keep one a week, for N weeks
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub keep_weekly: u32,
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub keep_weekly: Option<u32>,
     /// Keep one a month, for N months
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub keep_monthly: u32,
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub keep_monthly: Option<u32>,
     /// Keep one a year, for N years
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub keep_yearly: u32,
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub keep_yearly: Option<u32>,
+}
+
+/// Reads the number of a rule. 0 is no rule, and whoever writes it means that all go.
+fn count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("a rule has to keep at least 1; leave it out if it is not to be used".into()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("it has to be a whole number, such as 7".into()),
+    }
 }
 
 /// `selvage backup create`

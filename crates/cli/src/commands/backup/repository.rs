@@ -71,12 +71,12 @@ impl Keep {
     /// None if no rule was given.
     pub(super) fn rules(self) -> Option<Retention> {
         let rules = Retention {
-            last: self.keep_last,
-            hourly: self.keep_hourly,
-            daily: self.keep_daily,
-            weekly: self.keep_weekly,
-            monthly: self.keep_monthly,
-            yearly: self.keep_yearly,
+            last: self.keep_last.unwrap_or_default(),
+            hourly: self.keep_hourly.unwrap_or_default(),
+            daily: self.keep_daily.unwrap_or_default(),
+            weekly: self.keep_weekly.unwrap_or_default(),
+            monthly: self.keep_monthly.unwrap_or_default(),
+            yearly: self.keep_yearly.unwrap_or_default(),
         };
         (rules != Retention::default()).then_some(rules)
     }
@@ -84,6 +84,8 @@ impl Keep {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     #[test]
@@ -97,7 +99,24 @@ mod tests {
     #[test]
     fn no_rule_is_not_a_rule_that_keeps_nothing() {
         assert_eq!(Keep::default().rules(), None);
-        let keep = Keep { keep_daily: 7, ..Keep::default() };
+        let keep = Keep { keep_daily: Some(7), ..Keep::default() };
         assert_eq!(keep.rules(), Some(Retention { daily: 7, ..Retention::default() }));
+    }
+
+    #[test]
+    fn a_keep_rule_of_nought_is_refused_with_its_flag() {
+        #[derive(clap::Parser, Debug)]
+        struct Line {
+            #[command(flatten)]
+            keep: Keep,
+        }
+        for rule in ["last", "hourly", "daily", "weekly", "monthly", "yearly"] {
+            let flag = format!("--keep-{rule}");
+            let given = |number: &str| Line::try_parse_from(["prune", flag.as_str(), number]);
+            assert!(given("1").unwrap().keep.rules().is_some());
+            let refused = given("0").unwrap_err().to_string();
+            let said = format!("'0' for '{flag} <N>': a rule has to keep at least 1");
+            assert!(refused.contains(&said), "{refused}");
+        }
     }
 }
