@@ -43,6 +43,7 @@ impl Backups {
             repository: job.repository.clone(),
             message: job.message.clone(),
             error: job.error.clone(),
+            error_code: if job.state() == State::Failed { job.code } else { 0 },
             total_bytes: job.bytes,
             done_bytes: if job.state() == State::Complete { job.bytes } else { 0 },
             read_bytes: job.read,

@@ -273,7 +273,7 @@ async fn a_snapshot_gets_more_room_before_it_is_full() {
     site.write("vol", 0, 1 << 20, 1);
     site.pretender.used.store(75, Ordering::SeqCst);
     let job = site.back_up("one").await;
-    assert_eq!(job.state(), JobState::JobComplete, "{job:?}");
+    assert_eq!((job.state(), job.error_code), (JobState::JobComplete, 0), "{job:?}");
     assert_eq!(site.pretender.extended.load(Ordering::SeqCst), 156 * MIB);
     assert_eq!(site.names(), ["vol"], "such a snapshot is not kept");
 
@@ -281,6 +281,7 @@ async fn a_snapshot_gets_more_room_before_it_is_full() {
     let job = site.back_up("two").await;
     assert_eq!(job.state(), JobState::JobFailed, "{job:?}");
     assert!(job.error.starts_with("snapshot overflow"), "{job:?}");
+    assert_eq!(job.error_code, tonic::Code::FailedPrecondition as i32, "{job:?}");
     site.pretender.used.store(0, Ordering::SeqCst);
     assert_eq!(site.names(), ["vol"]);
 }
@@ -529,6 +530,9 @@ async fn a_failed_run_is_reported_and_tried_again() {
     let failed = site.backups.schedules().remove(0);
     let described = site.backups.describe_schedule(&failed);
     assert!(described.error.contains("the encryption key does not open"), "{described:?}");
+    let jobs = site.backups.jobs("vol");
+    let job = jobs.iter().find(|job| job.state() == JobState::JobFailed).unwrap();
+    assert_eq!(job.error_code, tonic::Code::PermissionDenied as i32, "{job:?}");
     let again = described.next_at.unwrap().seconds;
     assert_eq!(again, i64::try_from(failed.failed_at / 1000 + 60).unwrap(), "{described:?}");
 

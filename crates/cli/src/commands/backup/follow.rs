@@ -10,7 +10,7 @@ use selvage_api::{
     },
 };
 
-use super::described;
+use super::{described, explain};
 use crate::{
     Error,
     commands::node::{binary, interrupt::or_interrupted, span},
@@ -94,11 +94,11 @@ fn finish(job: &BackupJob, session: &mut Session<'_>) -> Result<(), Error> {
     }
     match job.state() {
         JobState::JobFailed => {
-            return Err(Error::Status {
-                code: Code::Aborted,
+            return Err(explain(Error::Status {
+                code: code(job),
                 message: format!("{} failed: {}", word(job.kind()), job.error),
                 hints: Vec::new(),
-            });
+            }));
         }
         JobState::JobComplete => {}
         // The server took its leave.
@@ -114,6 +114,11 @@ fn finish(job: &BackupJob, session: &mut Session<'_>) -> Result<(), Error> {
         return session.printer().message(&output::dynamic(JOB, job)?);
     }
     writeln!(session.io.out, "{}", summary(job)).map_err(Error::Output)
+}
+
+/// Returns the code of a failed job. Servers of version 0.2.0 and before send none.
+fn code(job: &BackupJob) -> Code {
+    Code::from_grpc(tonic::Code::from(job.error_code)).unwrap_or(Code::Aborted)
 }
 
 /// Returns what a job did, in a line.
@@ -202,6 +207,13 @@ mod tests {
         let waiting = "http://s3 does not answer: refused; trying again until 02:15:00Z";
         let away = BackupJob { waiting: waiting.into(), ..job(1 << 28, 0) };
         assert_eq!(bar(&away), format!("upload: {waiting}"));
+    }
+
+    #[test]
+    fn a_failure_has_the_code_of_its_cause() {
+        let failed = |error_code| BackupJob { error_code, ..BackupJob::default() };
+        assert_eq!(code(&failed(tonic::Code::ResourceExhausted as i32)), Code::ResourceExhausted);
+        assert_eq!(code(&failed(0)), Code::Aborted);
     }
 
     #[test]

@@ -7,11 +7,14 @@ mod repository;
 mod schedule;
 
 use jiff::Timestamp;
-use selvage_api::selvage::volumes::{
-    BackupJob, BackupLimits, CancelBackupRequest, DeleteBackupRequest, GetBackupLimitsRequest,
-    JobState, ListBackupsRequest, ListBackupsResponse, PruneBackupsRequest, SetBackupLimitsRequest,
-    StartBackupRequest, StartRestoreRequest, StoredBackup, VerifyBackupRequest,
-    backups_service_client::BackupsServiceClient,
+use selvage_api::{
+    Code,
+    selvage::volumes::{
+        BackupJob, BackupLimits, CancelBackupRequest, DeleteBackupRequest, GetBackupLimitsRequest,
+        JobState, ListBackupsRequest, ListBackupsResponse, PruneBackupsRequest,
+        SetBackupLimitsRequest, StartBackupRequest, StartRestoreRequest, StoredBackup,
+        VerifyBackupRequest, backups_service_client::BackupsServiceClient,
+    },
 };
 use tonic::{Request, Response, Status, transport::Channel};
 
@@ -57,7 +60,21 @@ where
 {
     let request = client.request(request, client.limit(true))?;
     let answer = call(BackupsServiceClient::new(client.channel()), request).await;
-    Ok(answer.map_err(|status| client.refused(&status))?.into_inner())
+    Ok(answer.map_err(|status| explain(client.refused(&status)))?.into_inner())
+}
+
+/// Says what to do about a passphrase that is wrong, which is no matter of roles.
+fn explain(error: Error) -> Error {
+    match error {
+        Error::Status { code: Code::PermissionDenied, message, .. }
+            if message.contains("the encryption key does not open") =>
+        {
+            let hint = "check RESTIC_PASSWORD in the environment, --credentials-file or \
+                        --credentials: this repository has another passphrase";
+            Error::Status { code: Code::PermissionDenied, message, hints: vec![hint.into()] }
+        }
+        other => other,
+    }
 }
 
 async fn create(args: Create, session: &mut Session<'_>) -> Result<(), Error> {
