@@ -286,10 +286,18 @@ mod tests {
         for (second, (version, fine)) in
             (1..).zip([("3.4.23", false), ("3.5.1", true), ("3.10.0", true), ("none", false)])
         {
-            // A changed file is asked again.
-            let script = format!("#!/bin/sh\necho 'etcd Version: {version}'\n");
-            fs::write(&path, script).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            // A changed file is asked again. A child writes it: what this process has open
+            // for writing is inherited by children of other tests, and cannot be run then.
+            let written = Command::new("sh")
+                .args([
+                    "-c",
+                    r#"printf '#!/bin/sh\necho "%s"\n' "$2" > "$1"; chmod 755 "$1""#,
+                    "sh",
+                ])
+                .arg(&path)
+                .arg(format!("etcd Version: {version}"))
+                .status();
+            assert!(written.unwrap().success());
             let modified = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(second);
             fs::File::open(&path).unwrap().set_modified(modified).unwrap();
             assert_eq!(artifacts.is_new_enough(&path), fine, "{version}");
