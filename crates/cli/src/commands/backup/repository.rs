@@ -84,6 +84,7 @@ impl Keep {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use clap::Parser as _;
 
     use super::*;
