@@ -107,15 +107,15 @@ pub enum RuntimeKind {
     Oci,
 }
 
-/// Whether containers have users of their own.
+/// Users of containers: their own, or those of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UserNamespaces {
-    /// Where that is possible.
+    /// Own users if the machine supports them.
     Auto,
-    /// Or they are not made.
+    /// Own users, or the container is not created.
     Always,
-    /// They have the machine's.
+    /// Users of the machine.
     Never,
 }
 

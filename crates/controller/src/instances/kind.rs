@@ -24,7 +24,7 @@ pub(crate) trait Info: Send + Sync + 'static {
     fn errors(&self) -> &[String];
     fn runtime(&self) -> Option<&AppInstRuntime>;
 
-    /// What the crm waits for while it works; empty where it does not.
+    /// Progress of the crm: what it waits for, or empty.
     fn progress(&self) -> &str;
 }
 
@@ -53,7 +53,7 @@ pub(crate) trait Instance: HasTable {
     /// anything changed.
     fn set_runtime(&mut self, runtime: Option<&AppInstRuntime>) -> bool;
 
-    /// What the crm waits for while it works on the instance.
+    /// Progress of the crm on the instance.
     fn progress(&self) -> &str;
 
     /// Takes over what the crm waits for; says whether anything changed.

@@ -158,7 +158,7 @@ async fn flavors_and_clusters_are_not_changed_in_compat_mode() {
     );
 }
 
-/// What a cloudlet is made of decides what an image without a deployment becomes.
+/// The platforms of cloudlets decide the deployment of an image that names none.
 #[tokio::test]
 async fn an_app_is_of_deployment_docker_where_cloudlets_run_containers() {
     let house = house().await;

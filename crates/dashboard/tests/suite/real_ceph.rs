@@ -34,7 +34,7 @@ fn start() -> Option<Cluster> {
     cluster
 }
 
-/// What Ceph itself says: its status, and how many pools and new crashes it lists.
+/// Answers of Ceph itself: its status, and how many pools and new crashes it lists.
 fn said_by_ceph(asker: &mut Asker) -> (Compared, usize, usize) {
     let status = asker.ask("status").to_string();
     let mut listed = |words: &str| asker.ask(words).as_array().unwrap().len();

@@ -1,5 +1,5 @@
 //! A real API server of Kubernetes with the kinds of Rook: its lists, watches and refusals.
-//! What kubelets and controllers would write is written by the test.
+//! The test writes what kubelets and controllers would write.
 
 use std::{
     path::{Path, PathBuf},

@@ -110,7 +110,7 @@ pub(super) struct Stamper {
     /// Offset of `line` in the log.
     position: u64,
     line: Vec<u8>,
-    /// What is longer than one can hold back is passed on in pieces.
+    /// Lines too long to hold back are passed on in pieces.
     is_continued: bool,
     /// Length of the log when reading began. What comes after it is read as it is
     /// written.

@@ -29,7 +29,7 @@ use crate::{
     spec::{STAGE, settings, staged_mount, staged_root, staged_sys},
 };
 
-/// Where the unified tree is, and the file that `crun` looks for.
+/// The unified tree, and the file in it that `crun` looks for.
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
 const CONTROLLERS: &str = "/sys/fs/cgroup/unified/cgroup.controllers";
 

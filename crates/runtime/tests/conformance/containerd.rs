@@ -101,7 +101,7 @@ async fn a_containerd_that_hangs_does_not_end_a_container_later() {
 
 /// Defects 17 and 18 of the original: a connection for every call, and six
 /// calls for every container.
-/// What a containerd told before it hung is not passed off as what is.
+/// The last answers of a containerd that hangs are not passed off as current.
 #[tokio::test(flavor = "multi_thread")]
 async fn containerd_that_hangs_is_told_of() {
     let Some(daemon) = real::Containerd::start() else { return };

@@ -31,7 +31,7 @@ async fn names_are_in_the_zone_of_the_cloudlet_if_it_has_one() {
     world.check();
 }
 
-/// What the crm waits for is told to whoever waits, and gone when it is done.
+/// Progress of the crm reaches the caller, and is gone when the work is done.
 #[tokio::test]
 async fn progress_of_an_instance_is_told() {
     let world = world("tcp:80").await;
