@@ -17,7 +17,7 @@ use nix::{
 };
 use tokio::{io::Interest, net::UdpSocket};
 
-/// Which of our addresses a client sent to.
+/// Local address that a datagram was sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LocalAddress {
     /// The only one that the socket has.

@@ -1,4 +1,4 @@
-//! Everything that can go wrong with publishing.
+//! Errors of the balancer.
 
 use std::{io, net::IpAddr};
 

@@ -8,16 +8,16 @@ use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::MissedTickBehavior};
 
-use crate::{Protocol, gate::Gate, target::Target};
+use crate::{Protocol, frontend::Frontend, target::Target};
 
 /// Checks a target until it is one no more.
-pub(crate) async fn watch(gate: Arc<Gate>, target: Arc<Target>) {
-    let mut beat = tokio::time::interval(gate.context.health.every);
+pub(crate) async fn watch(frontend: Arc<Frontend>, target: Arc<Target>) {
+    let mut beat = tokio::time::interval(frontend.context.health.every);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let work = async {
         loop {
             beat.tick().await;
-            look(&gate, &target).await;
+            look(&frontend, &target).await;
         }
     };
     tokio::select! {
@@ -26,23 +26,23 @@ pub(crate) async fn watch(gate: Arc<Gate>, target: Arc<Target>) {
     }
 }
 
-async fn look(gate: &Gate, target: &Target) {
-    if gate.protocol == Protocol::Udp {
+async fn look(frontend: &Frontend, target: &Target) {
+    if frontend.protocol == Protocol::Udp {
         // Whoever listens need not answer: only what clients meet counts.
         if target.give_chance() {
-            gate.changed();
+            frontend.changed();
         }
         return;
     }
-    let limit = gate.context.health.timeout;
-    let answer = match gate.health_path() {
+    let limit = frontend.context.health.timeout;
+    let answer = match frontend.health_path() {
         Some(path) => tokio::time::timeout(limit, ask(target.address, &path)).await,
         None => tokio::time::timeout(limit, knock(target.address)).await,
     };
     match answer {
-        Ok(Ok(())) => gate.succeeded(target),
-        Ok(Err(reason)) => gate.failed(target, &reason),
-        Err(_) => gate.failed(target, &format!("no answer within {limit:?}")),
+        Ok(Ok(())) => frontend.succeeded(target),
+        Ok(Err(reason)) => frontend.failed(target, &reason),
+        Err(_) => frontend.failed(target, &format!("no answer within {limit:?}")),
     }
 }
 

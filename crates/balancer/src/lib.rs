@@ -19,7 +19,7 @@
 mod check;
 mod datagram;
 mod error;
-mod gate;
+mod frontend;
 mod health;
 mod http;
 mod listen;
@@ -39,8 +39,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    gate::Context,
-    table::{Departure, Table},
+    frontend::Context,
+    table::{Draining, Table},
 };
 
 pub use error::{Error, Result};
@@ -79,7 +79,7 @@ impl Balancer {
             health: options.health,
             now: options.now,
             changes,
-            supplies: tcp::Supplies::default(),
+            buffer_pool: tcp::BufferPool::default(),
         });
         let root = CancellationToken::new();
         let table = Table::new(options.addresses, context.clone(), root.clone());
@@ -97,8 +97,8 @@ impl Balancer {
     pub async fn publish(&self, service: Service) -> Result<()> {
         let service = check::service(service)?;
         let _turn = self.0.turns.lock().await;
-        let departure = self.0.table.lock().publish(service)?;
-        self.leave(departure).await;
+        let draining = self.0.table.lock().publish(service)?;
+        self.leave(draining).await;
         Ok(())
     }
 
@@ -107,8 +107,8 @@ impl Balancer {
     /// is withdrawn already.
     pub async fn withdraw(&self, id: &str) {
         let turn = self.0.turns.lock().await;
-        let departure = self.0.table.lock().withdraw(id);
-        let drained = self.leave(departure).await;
+        let draining = self.0.table.lock().withdraw(id);
+        let drained = self.leave(draining).await;
         drop(turn);
         finished(drained).await;
     }
@@ -116,23 +116,23 @@ impl Balancer {
     /// Withdraws everything. Nothing can be published any more.
     pub async fn close(&self) {
         let turn = self.0.turns.lock().await;
-        let departure = self.0.table.lock().close();
-        let drained = self.leave(departure).await;
+        let draining = self.0.table.lock().close();
+        let drained = self.leave(draining).await;
         drop(turn);
         finished(drained).await;
     }
 
     /// Closes sockets; draining goes on by itself, whether or not somebody
     /// waits for it.
-    async fn leave(&self, departure: Departure) -> Option<JoinHandle<()>> {
-        if departure.is_empty() {
+    async fn leave(&self, draining: Draining) -> Option<JoinHandle<()>> {
+        if draining.is_empty() {
             return None;
         }
-        departure.stop();
-        let departure = Arc::new(departure);
-        let (leaving, grace) = (departure.clone(), self.0.context.limits.drain);
+        draining.stop();
+        let draining = Arc::new(draining);
+        let (leaving, grace) = (draining.clone(), self.0.context.limits.drain);
         let drained = tokio::spawn(async move { leaving.drain(grace).await });
-        departure.closed().await;
+        draining.closed().await;
         Some(drained)
     }
 

@@ -18,12 +18,12 @@ pub struct Options {
     /// To listen on. `0.0.0.0` and `::` stand side by side; a family that
     /// this machine does not have is left out.
     pub addresses: Vec<IpAddr>,
-    /// For ports that ask for encryption. Which protocols are offered inside
-    /// (ALPN) is decided here, not by what the configuration says.
+    /// TLS configuration of ports with encryption. Its list of protocols (ALPN)
+    /// is replaced by that of the port.
     pub tls: Option<Arc<ServerConfig>>,
     pub health: HealthOptions,
     pub limits: Limits,
-    /// For telling since when something is unhealthy.
+    /// Clock for the time since which a target is unhealthy.
     pub now: Now,
 }
 
@@ -40,17 +40,17 @@ impl Default for Options {
     }
 }
 
-/// When a target counts as gone, and when as back.
+/// Rules by which a target becomes unhealthy, and healthy again.
 #[derive(Debug, Clone)]
 pub struct HealthOptions {
     /// Between two checks of a target.
     pub every: Duration,
     /// Time a check may take.
     pub timeout: Duration,
-    /// So many in a row make a target unhealthy. Connections of clients that
-    /// a target did not take count as well.
+    /// Number of failures in a row that make a target unhealthy. Client
+    /// connections that the target refused count as well.
     pub failures: u32,
-    /// So many in a row make a target healthy.
+    /// Number of successes in a row that make a target healthy.
     pub successes: u32,
 }
 

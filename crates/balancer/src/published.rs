@@ -6,15 +6,15 @@ use parking_lot::Mutex;
 
 use crate::{
     Health, Protocol, Status,
-    gate::{Context, Gate},
+    frontend::{Context, Frontend},
 };
 
 pub(crate) struct Published {
     pub(crate) id: String,
     pub(crate) context: Arc<Context>,
-    /// Connections of all gates.
+    /// Connections of all frontends.
     pub(crate) load: Arc<AtomicUsize>,
-    gates: Mutex<Vec<Arc<Gate>>>,
+    frontends: Mutex<Vec<Arc<Frontend>>>,
     announced: Mutex<Health>,
 }
 
@@ -24,21 +24,21 @@ impl Published {
             id,
             context,
             load: Arc::default(),
-            gates: Mutex::default(),
+            frontends: Mutex::default(),
             announced: Mutex::default(),
         })
     }
 
-    pub(crate) fn gates(&self) -> Vec<Arc<Gate>> {
-        self.gates.lock().clone()
+    pub(crate) fn frontends(&self) -> Vec<Arc<Frontend>> {
+        self.frontends.lock().clone()
     }
 
-    pub(crate) fn set_gates(&self, gates: Vec<Arc<Gate>>) {
-        *self.gates.lock() = gates;
+    pub(crate) fn set_frontends(&self, frontends: Vec<Arc<Frontend>>) {
+        *self.frontends.lock() = frontends;
         self.refresh();
     }
 
-    /// Looks at the health of all gates anew, and tells those who listen when
+    /// Looks at the health of all frontends anew, and tells those who listen when
     /// the service's is another.
     pub(crate) fn refresh(&self) {
         // The lock is held until it is told: what comes last is what is true.
@@ -58,26 +58,27 @@ impl Published {
     }
 
     fn health(&self) -> Health {
-        let gates = self.gates();
+        let frontends = self.frontends();
         let mut answer = Health::Healthy;
         let mut silent = 0;
-        for gate in &gates {
-            match gate.health() {
+        for frontend in &frontends {
+            match frontend.health() {
                 Health::Unhealthy { reason, .. } => {
-                    let reason = format!("{} port {}: {reason}", gate.protocol, gate.public);
+                    let reason =
+                        format!("{} port {}: {reason}", frontend.protocol, frontend.public);
                     return Health::Unhealthy { reason, since: (self.context.now)() };
                 }
-                Health::Unknown if gate.protocol == Protocol::Udp => silent += 1,
+                Health::Unknown if frontend.protocol == Protocol::Udp => silent += 1,
                 Health::Unknown => answer = Health::Unknown,
                 Health::Healthy => {}
             }
         }
         // Nothing was heard from any of them.
-        if silent == gates.len() { Health::Unknown } else { answer }
+        if silent == frontends.len() { Health::Unknown } else { answer }
     }
 
     pub(crate) fn status(&self) -> Status {
-        let ports = self.gates().iter().map(|gate| gate.status()).collect();
+        let ports = self.frontends().iter().map(|frontend| frontend.status()).collect();
         Status { health: self.announced.lock().clone(), ports }
     }
 }

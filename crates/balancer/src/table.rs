@@ -8,8 +8,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Error, Port, Protocol, Service,
     error::Result,
-    gate::{Context, Gate},
-    http::Front,
+    frontend::{Context, Frontend},
+    http::HttpPort,
     listen::Bound,
     published::Published,
     tcp, udp,
@@ -21,7 +21,7 @@ pub(crate) struct Table {
     root: CancellationToken,
     closed: bool,
     services: BTreeMap<String, Arc<Published>>,
-    fronts: BTreeMap<u16, Arc<Front>>,
+    http_ports: BTreeMap<u16, Arc<HttpPort>>,
 }
 
 impl Table {
@@ -30,8 +30,8 @@ impl Table {
         context: Arc<Context>,
         root: CancellationToken,
     ) -> Self {
-        let (services, fronts) = (BTreeMap::new(), BTreeMap::new());
-        Self { addresses, context, root, closed: false, services, fronts }
+        let (services, http_ports) = (BTreeMap::new(), BTreeMap::new());
+        Self { addresses, context, root, closed: false, services, http_ports }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Published>> {
@@ -42,72 +42,75 @@ impl Table {
         self.services.values().cloned().collect()
     }
 
-    /// Everything that can fail comes first; from then on nothing does.
-    pub(crate) fn publish(&mut self, service: Service) -> Result<Departure> {
+    /// Publishes a service. All checks that can fail come first; after them
+    /// nothing does.
+    pub(crate) fn publish(&mut self, service: Service) -> Result<Draining> {
         if self.closed {
             return Err(Error::Closed);
         }
         for port in &service.ports {
             self.may_have(&service.id, port)?;
         }
-        let before = self.get(&service.id).map(|before| before.gates()).unwrap_or_default();
+        let before = self.get(&service.id).map(|before| before.frontends()).unwrap_or_default();
         let mut bound = self.bind(&service, &before)?;
         let published = self
             .services
             .entry(service.id.clone())
             .or_insert_with(|| Published::new(service.id.clone(), self.context.clone()))
             .clone();
-        let mut gates = Vec::new();
+        let mut frontends = Vec::new();
         for port in &service.ports {
-            let gate = match before.iter().find(|gate| is_same(gate, port)) {
-                Some(gate) => {
-                    gate.change(port);
-                    gate.clone()
+            let frontend = match before.iter().find(|frontend| is_same(frontend, port)) {
+                Some(frontend) => {
+                    frontend.change(port);
+                    frontend.clone()
                 }
                 None => {
-                    let gate = Gate::new(port, &published, &self.root);
+                    let frontend = Frontend::new(port, &published, &self.root);
                     if let Some(bound) = bound.remove(&(port.protocol, port.public)) {
-                        self.open(&gate, bound);
+                        self.open(&frontend, bound);
                     }
-                    gate
+                    frontend
                 }
             };
-            gates.push(gate);
+            frontends.push(frontend);
         }
-        let leaving =
-            before.into_iter().filter(|gate| !gates.iter().any(|kept| Arc::ptr_eq(kept, gate)));
+        let leaving = before
+            .into_iter()
+            .filter(|frontend| !frontends.iter().any(|kept| Arc::ptr_eq(kept, frontend)));
         let leaving: Vec<_> = leaving.collect();
-        published.set_gates(gates);
-        Ok(self.depart(leaving))
+        published.set_frontends(frontends);
+        Ok(self.retire(leaving))
     }
 
-    pub(crate) fn withdraw(&mut self, id: &str) -> Departure {
-        let gates = self.services.remove(id).map(|service| service.gates());
-        self.depart(gates.unwrap_or_default())
+    pub(crate) fn withdraw(&mut self, id: &str) -> Draining {
+        let frontends = self.services.remove(id).map(|service| service.frontends());
+        self.retire(frontends.unwrap_or_default())
     }
 
-    pub(crate) fn close(&mut self) -> Departure {
+    pub(crate) fn close(&mut self) -> Draining {
         self.closed = true;
         let services = std::mem::take(&mut self.services);
-        self.depart(services.into_values().flat_map(|service| service.gates()).collect())
+        self.retire(services.into_values().flat_map(|service| service.frontends()).collect())
     }
 
-    /// Checks that what is published leaves room for this port.
+    /// Checks that published ports do not conflict with this one.
     fn may_have(&self, id: &str, port: &Port) -> Result<()> {
         if port.tls && self.context.raw_tls.is_none() {
             return Err(Error::NoCertificate { port: port.public });
         }
         let stream = port.protocol != Protocol::Udp;
-        for (other, gate) in self.gates() {
-            let beside = gate.public != port.public || (gate.protocol != Protocol::Udp) != stream;
-            let own = other == id && gate.protocol == port.protocol;
+        for (other, frontend) in self.frontends() {
+            let beside =
+                frontend.public != port.public || (frontend.protocol != Protocol::Udp) != stream;
+            let own = other == id && frontend.protocol == port.protocol;
             if beside || own {
                 continue;
             }
-            if (gate.protocol, port.protocol) != (Protocol::Http, Protocol::Http) {
+            if (frontend.protocol, port.protocol) != (Protocol::Http, Protocol::Http) {
                 return Err(Error::Taken { port: port.public, protocol: port.protocol });
             }
-            if gate.prefix == port.path_prefix {
+            if frontend.prefix == port.path_prefix {
                 return Err(Error::PrefixTaken {
                     port: port.public,
                     prefix: port.path_prefix.clone(),
@@ -115,7 +118,7 @@ impl Table {
                     wanted_by: id.to_owned(),
                 });
             }
-            if gate.encrypted() != port.tls {
+            if frontend.encrypted() != port.tls {
                 let reason = format!("{other:?} has port {} with tls {}", port.public, !port.tls);
                 return Err(Error::invalid("ports.tls", reason));
             }
@@ -123,24 +126,25 @@ impl Table {
         Ok(())
     }
 
-    fn gates(&self) -> impl Iterator<Item = (&str, Arc<Gate>)> {
-        let each = |service: &Arc<Published>| service.gates();
+    fn frontends(&self) -> impl Iterator<Item = (&str, Arc<Frontend>)> {
+        let each = |service: &Arc<Published>| service.frontends();
         self.services.iter().flat_map(move |(id, service)| {
-            each(service).into_iter().map(move |gate| (id.as_str(), gate))
+            each(service).into_iter().map(move |frontend| (id.as_str(), frontend))
         })
     }
 
-    /// Takes the ports that a service has not got yet.
+    /// Binds the ports that a service does not have yet.
     fn bind(
         &self,
         service: &Service,
-        before: &[Arc<Gate>],
+        before: &[Arc<Frontend>],
     ) -> Result<BTreeMap<(Protocol, u16), Bound>> {
         let mut bound = BTreeMap::new();
         for port in &service.ports {
             let key = (port.protocol, port.public);
-            let had = before.iter().any(|gate| (gate.protocol, gate.public) == key);
-            let shared = port.protocol == Protocol::Http && self.fronts.contains_key(&port.public);
+            let had = before.iter().any(|frontend| (frontend.protocol, frontend.public) == key);
+            let shared =
+                port.protocol == Protocol::Http && self.http_ports.contains_key(&port.public);
             if !had && !shared && !bound.contains_key(&key) {
                 bound.insert(key, Bound::new(&self.addresses, port.public, port.protocol)?);
             }
@@ -149,107 +153,109 @@ impl Table {
     }
 
     /// Begins to serve sockets.
-    fn open(&mut self, gate: &Arc<Gate>, bound: Bound) {
+    fn open(&mut self, frontend: &Arc<Frontend>, bound: Bound) {
         match bound {
             Bound::Datagrams(sockets) => {
                 for socket in sockets {
-                    gate.helpers.spawn(udp::serve(gate.clone(), socket));
+                    frontend.tasks.spawn(udp::serve(frontend.clone(), socket));
                 }
             }
-            Bound::Streams(listeners) if gate.protocol == Protocol::Http => {
-                let front = Front::new(self.context.clone(), &self.root);
+            Bound::Streams(listeners) if frontend.protocol == Protocol::Http => {
+                let http_port = HttpPort::new(self.context.clone(), &self.root);
                 for listener in listeners {
-                    let inside = front.clone();
+                    let inside = http_port.clone();
                     let take = move |stream, peer| inside.enter(stream, peer);
-                    front.helpers.spawn(tcp::accept(listener, front.stop.clone(), take));
+                    http_port.tasks.spawn(tcp::accept(listener, http_port.stop.clone(), take));
                 }
-                self.fronts.insert(gate.public, front);
+                self.http_ports.insert(frontend.public, http_port);
             }
             Bound::Streams(listeners) => {
                 for listener in listeners {
-                    let inside = gate.clone();
+                    let inside = frontend.clone();
                     let take = move |stream, _| tcp::enter(&inside, stream);
-                    gate.helpers.spawn(tcp::accept(listener, gate.stop.clone(), take));
+                    frontend.tasks.spawn(tcp::accept(listener, frontend.stop.clone(), take));
                 }
             }
         }
     }
 
-    /// Brings the fronts up to date; what nobody is behind any more goes.
-    fn depart(&mut self, gates: Vec<Arc<Gate>>) -> Departure {
-        let mut behind: BTreeMap<u16, Vec<Arc<Gate>>> = BTreeMap::new();
-        for (_, gate) in self.gates() {
-            if gate.protocol == Protocol::Http {
-                behind.entry(gate.public).or_default().push(gate);
+    /// Updates the HTTP ports, and removes those without services.
+    fn retire(&mut self, frontends: Vec<Arc<Frontend>>) -> Draining {
+        let mut behind: BTreeMap<u16, Vec<Arc<Frontend>>> = BTreeMap::new();
+        for (_, frontend) in self.frontends() {
+            if frontend.protocol == Protocol::Http {
+                behind.entry(frontend.public).or_default().push(frontend);
             }
         }
-        let mut fronts = Vec::new();
-        self.fronts.retain(|port, front| match behind.remove(port) {
-            Some(gates) => {
-                let tls = gates.iter().any(|gate| gate.encrypted());
-                front.set(gates, tls);
+        let mut http_ports = Vec::new();
+        self.http_ports.retain(|port, http_port| match behind.remove(port) {
+            Some(frontends) => {
+                let tls = frontends.iter().any(|frontend| frontend.encrypted());
+                http_port.set(frontends, tls);
                 true
             }
             None => {
-                front.set(Vec::new(), false);
-                fronts.push(front.clone());
+                http_port.set(Vec::new(), false);
+                http_ports.push(http_port.clone());
                 false
             }
         });
-        Departure { gates, fronts }
+        Draining { frontends, http_ports }
     }
 }
 
-fn is_same(gate: &Gate, port: &Port) -> bool {
-    (gate.protocol, gate.public, gate.prefix.as_str())
+fn is_same(frontend: &Frontend, port: &Port) -> bool {
+    (frontend.protocol, frontend.public, frontend.prefix.as_str())
         == (port.protocol, port.public, port.path_prefix.as_str())
 }
 
-/// Service that is no longer published.
-pub(crate) struct Departure {
-    gates: Vec<Arc<Gate>>,
-    fronts: Vec<Arc<Front>>,
+/// Ports that are no longer published, with connections that may still be open.
+pub(crate) struct Draining {
+    frontends: Vec<Arc<Frontend>>,
+    http_ports: Vec<Arc<HttpPort>>,
 }
 
-impl Departure {
+impl Draining {
     pub(crate) fn is_empty(&self) -> bool {
-        self.gates.is_empty() && self.fronts.is_empty()
+        self.frontends.is_empty() && self.http_ports.is_empty()
     }
 
-    /// Lets nobody in any more.
+    /// Stops accepting connections.
     pub(crate) fn stop(&self) {
-        for (stop, helpers) in self.doors() {
+        for (stop, tasks) in self.listeners() {
             stop.cancel();
-            helpers.close();
+            tasks.close();
         }
     }
 
     /// Returns when the sockets are closed.
     pub(crate) async fn closed(&self) {
-        join_all(self.doors().map(|(_, helpers)| helpers.wait())).await;
+        join_all(self.listeners().map(|(_, tasks)| tasks.wait())).await;
     }
 
-    fn doors(&self) -> impl Iterator<Item = (&CancellationToken, &TaskTracker)> {
-        let gates = self.gates.iter().map(|gate| (&gate.stop, &gate.helpers));
-        gates.chain(self.fronts.iter().map(|front| (&front.stop, &front.helpers)))
+    fn listeners(&self) -> impl Iterator<Item = (&CancellationToken, &TaskTracker)> {
+        let frontends = self.frontends.iter().map(|frontend| (&frontend.stop, &frontend.tasks));
+        frontends.chain(self.http_ports.iter().map(|http_port| (&http_port.stop, &http_port.tasks)))
     }
 
-    /// Gives those who are inside some time to leave, then cuts them off.
+    /// Gives open connections some time to end, then closes them.
     pub(crate) async fn drain(&self, grace: Duration) {
-        let gates = self.gates.iter().map(|gate| (&gate.cut, &gate.visits));
-        let fronts = self.fronts.iter().map(|front| (&front.cut, &front.visits));
-        let all: Vec<_> = gates.chain(fronts).collect();
-        for (_, visits) in &all {
-            visits.close();
+        let frontends =
+            self.frontends.iter().map(|frontend| (&frontend.cut, &frontend.connections));
+        let http_ports =
+            self.http_ports.iter().map(|http_port| (&http_port.cut, &http_port.connections));
+        let all: Vec<_> = frontends.chain(http_ports).collect();
+        for (_, connections) in &all {
+            connections.close();
         }
-        let everybody = || join_all(all.iter().map(|(_, visits)| visits.wait()));
-        if tokio::time::timeout(grace, everybody()).await.is_err() {
-            let open: usize = all.iter().map(|(_, visits)| visits.len()).sum();
+        let all_closed = || join_all(all.iter().map(|(_, connections)| connections.wait()));
+        if tokio::time::timeout(grace, all_closed()).await.is_err() {
+            let open: usize = all.iter().map(|(_, connections)| connections.len()).sum();
             tracing::info!(open, "connections cut after the drain time");
         }
         for (cut, _) in &all {
             cut.cancel();
         }
-        everybody().await;
+        all_closed().await;
     }
 }

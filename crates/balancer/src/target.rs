@@ -20,11 +20,11 @@ const UNHEALTHY: u8 = 2;
 
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
-    /// It is no target any more: nothing new is led here.
+    /// Cancelled when the target is removed: it gets no new connections.
     pub(crate) gone: CancellationToken,
     /// Cancelled when what is still led here ends now.
     pub(crate) cut: CancellationToken,
-    /// Of http targets.
+    /// Clients of an HTTP target.
     pub(crate) clients: Option<Clients>,
     active: AtomicUsize,
     total: AtomicU64,
@@ -92,7 +92,7 @@ impl Target {
         }
     }
 
-    /// It did what was asked. Answers whether that changed its health.
+    /// Records a success. Returns whether that changed the health.
     pub(crate) fn succeeded(&self, options: &HealthOptions) -> bool {
         if self.mark.load(Relaxed) == HEALTHY && !self.failing.load(Relaxed) {
             return false;
@@ -109,7 +109,7 @@ impl Target {
         true
     }
 
-    /// It did not do what was asked. Answers whether that changed its health.
+    /// Records a failure. Returns whether that changed the health.
     pub(crate) fn failed(
         &self,
         reason: impl Into<String>,
@@ -128,9 +128,9 @@ impl Target {
         true
     }
 
-    /// For targets that nobody can ask: an unhealthy one is tried once in a
-    /// while, and when that was not refused nothing speaks against it any
-    /// more. Answers whether that changed its health.
+    /// Lets one client try an unhealthy target that has no health check. If the
+    /// previous try was not refused, the health becomes unknown. Returns
+    /// whether that changed the health.
     pub(crate) fn give_chance(&self) -> bool {
         let mut state = self.state.lock();
         if !state.health.is_unhealthy() {

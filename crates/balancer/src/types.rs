@@ -24,7 +24,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Something that is reached from outside.
+/// A service that is published to clients outside.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Service {
     /// Whatever the caller knows it by.
@@ -51,7 +51,7 @@ pub struct Port {
 /// Health of something.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing speaks for or against it yet.
+    /// No check has succeeded or failed yet.
     #[default]
     Unknown,
     Healthy,

@@ -22,31 +22,34 @@ use tokio::{
 
 use crate::{
     datagram::{LocalAddress, Public},
-    gate::{Gate, Visit},
+    frontend::{Admission, Frontend},
     target::{Lease, Target},
 };
 
-/// When there is no room, this part of the sessions makes place at once: to
-/// look for the oldest one each time would be slow just when much comes in.
-const PART: usize = 64;
+/// Fraction of the sessions that is removed at once when there is no room (one
+/// in so many): to search for the oldest one each time would be slow just under
+/// load.
+const EVICTED_FRACTION: usize = 64;
 
-/// Time for which sessions that lead nowhere are kept at most.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Maximum interval of removing sessions that are idle or lead nowhere.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After a failure, so that it is not met again and again without end.
-const BREATH: Duration = Duration::from_millis(10);
+/// Delay after a failure to receive, so that a lasting one does not keep the
+/// processor busy.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// Larger than any datagram.
+/// Size of the buffer for a datagram, larger than any.
 const DATAGRAM: usize = 64 * 1024;
 
-/// Serves one public socket until the gate stops.
-pub(crate) async fn serve(gate: Arc<Gate>, socket: Public) {
-    let idle = gate.context.limits.udp_idle;
-    let mut sweep = tokio::time::interval((idle / 4).clamp(Duration::from_millis(1), SWEEP));
+/// Serves one public socket until the frontend stops.
+pub(crate) async fn serve(frontend: Arc<Frontend>, socket: Public) {
+    let idle = frontend.context.limits.udp_idle;
+    let mut sweep =
+        tokio::time::interval((idle / 4).clamp(Duration::from_millis(1), SWEEP_INTERVAL));
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let stop = gate.stop.clone();
+    let stop = frontend.stop.clone();
     let mut listener = UdpListener {
-        gate,
+        frontend,
         public: Arc::new(socket),
         start: Instant::now(),
         sessions: HashMap::new(),
@@ -60,7 +63,7 @@ pub(crate) async fn serve(gate: Arc<Gate>, socket: Public) {
                 Ok((count, client, asked)) => listener.pass((client, asked), &buffer[..count]).await,
                 Err(error) => {
                     tracing::debug!(%error, "cannot receive datagrams");
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             },
         }
@@ -72,7 +75,7 @@ type Ends = (SocketAddr, LocalAddress);
 
 /// All sessions of one public socket.
 struct UdpListener {
-    gate: Arc<Gate>,
+    frontend: Arc<Frontend>,
     public: Arc<Public>,
     start: Instant,
     sessions: HashMap<Ends, Session>,
@@ -82,13 +85,14 @@ struct Session {
     link: Arc<Link>,
     lease: Lease,
     replies: AbortHandle,
-    _visit: Visit,
+    _admission: Admission,
 }
 
 /// State that both directions of a session use.
 struct Link {
     socket: UdpSocket,
-    /// When something last moved, in milliseconds since the listener opened.
+    /// Time of the last datagram, in milliseconds since the listener was
+    /// opened.
     moved: AtomicU64,
     refused: AtomicBool,
 }
@@ -126,28 +130,28 @@ impl UdpListener {
                 Ok(_) => {
                     session.link.moved.store(self.now(), Relaxed);
                     let count = datagram.len() as u64;
-                    self.gate.counters.bytes_in.fetch_add(count, Relaxed);
+                    self.frontend.counters.bytes_in.fetch_add(count, Relaxed);
                     return;
                 }
                 Err(error) if is_refusal(&error) => {
-                    refuse(&self.gate, &session.link, &session.lease.0);
+                    refuse(&self.frontend, &session.link, &session.lease.0);
                     tried.push(session.lease.0.address);
                 }
                 Err(_) => break,
             }
         }
-        self.gate.error();
+        self.frontend.error();
     }
 
     async fn open(&mut self, ends: Ends, tried: &[SocketAddr]) -> Option<Session> {
-        let visit = match self.gate.admit() {
-            Some(visit) => visit,
+        let admission = match self.frontend.admit() {
+            Some(admission) => admission,
             None => {
                 self.evict();
-                self.gate.admit()?
+                self.frontend.admit()?
             }
         };
-        let lease = self.gate.pick(tried)?;
+        let lease = self.frontend.pick(tried)?;
         let any: IpAddr = match lease.0.address {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -159,17 +163,17 @@ impl UdpListener {
         let (moved, refused) = (AtomicU64::new(self.now()), AtomicBool::new(false));
         let link = Arc::new(Link { socket, moved, refused });
         let replies = Replies {
-            gate: self.gate.clone(),
+            frontend: self.frontend.clone(),
             public: self.public.clone(),
             link: link.clone(),
             ends,
             start: self.start,
         };
-        let replies = self.gate.helpers.spawn(replies.run(lease.0.clone())).abort_handle();
-        Some(Session { link, lease, replies, _visit: visit })
+        let replies = self.frontend.tasks.spawn(replies.run(lease.0.clone())).abort_handle();
+        Some(Session { link, lease, replies, _admission: admission })
     }
 
-    /// Those who were silent for longest make place.
+    /// Removes the sessions that were idle for longest.
     fn evict(&mut self) {
         let mut ages: Vec<_> = self
             .sessions
@@ -179,7 +183,7 @@ impl UdpListener {
         if ages.is_empty() {
             return;
         }
-        let last = (ages.len() / PART).min(ages.len() - 1);
+        let last = (ages.len() / EVICTED_FRACTION).min(ages.len() - 1);
         ages.select_nth_unstable_by_key(last, |(moved, _)| *moved);
         for (_, ends) in &ages[..=last] {
             self.sessions.remove(ends);
@@ -196,7 +200,7 @@ impl UdpListener {
 
 /// Replies of a target in one session.
 struct Replies {
-    gate: Arc<Gate>,
+    frontend: Arc<Frontend>,
     public: Arc<Public>,
     link: Arc<Link>,
     ends: Ends,
@@ -207,9 +211,9 @@ impl Replies {
     async fn run(self, target: Arc<Target>) {
         loop {
             match self.one().await {
-                Ok(()) => self.gate.served(&target),
+                Ok(()) => self.frontend.served(&target),
                 Err(error) if is_refusal(&error) => {
-                    refuse(&self.gate, &self.link, &target);
+                    refuse(&self.frontend, &self.link, &target);
                     break;
                 }
                 Err(_) => {}
@@ -229,14 +233,14 @@ impl Replies {
             }
         }
         // Borrowed only while there is something: silent sessions cost little.
-        let mut buffer = self.gate.context.supplies.buffer();
+        let mut buffer = self.frontend.context.buffer_pool.buffer();
         let count = self.link.socket.try_recv(&mut buffer)?;
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.link.moved.store(now, Relaxed);
         // The client may be gone: that is no news of the target.
         let (client, asked) = self.ends;
         if self.public.send(&buffer[..count], client, asked).await.is_ok() {
-            self.gate.counters.bytes_out.fetch_add(count as u64, Relaxed);
+            self.frontend.counters.bytes_out.fetch_add(count as u64, Relaxed);
         }
         Ok(())
     }
@@ -248,8 +252,8 @@ fn is_refusal(error: &io::Error) -> bool {
 }
 
 /// Nobody listens there: counted once for a session.
-fn refuse(gate: &Gate, link: &Link, target: &Target) {
+fn refuse(frontend: &Frontend, link: &Link, target: &Target) {
     if !link.refused.swap(true, Relaxed) {
-        gate.failed(target, "port unreachable");
+        frontend.failed(target, "port unreachable");
     }
 }

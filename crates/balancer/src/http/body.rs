@@ -18,7 +18,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::Busy;
 use crate::{
-    gate::{Gate, Visit},
+    frontend::{Admission, Frontend},
     target::Lease,
 };
 
@@ -34,14 +34,14 @@ pub(crate) struct Upload(Arc<Mutex<Sent>>);
 
 struct Sent {
     body: Incoming,
-    gate: Arc<Gate>,
+    frontend: Arc<Frontend>,
     frames: u64,
     touched: bool,
 }
 
 impl Upload {
-    pub(super) fn new(body: Incoming, gate: Arc<Gate>) -> Self {
-        Self(Arc::new(Mutex::new(Sent { body, gate, frames: 0, touched: false })))
+    pub(super) fn new(body: Incoming, frontend: Arc<Frontend>) -> Self {
+        Self(Arc::new(Mutex::new(Sent { body, frontend, frames: 0, touched: false })))
     }
 
     pub(super) fn touched(&self) -> bool {
@@ -68,7 +68,7 @@ impl Body for Upload {
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             sent.frames += 1;
             let count = frame.data_ref().map_or(0, Bytes::len) as u64;
-            sent.gate.counters.bytes_in.fetch_add(count, Relaxed);
+            sent.frontend.counters.bytes_in.fetch_add(count, Relaxed);
         }
         polled.map(|frame| frame.map(|result| result.map_err(Into::into)))
     }
@@ -84,9 +84,9 @@ impl Body for Upload {
 
 /// Guard that counts a request until its answer has gone.
 pub(super) struct Inside {
-    pub(super) gate: Arc<Gate>,
+    pub(super) frontend: Arc<Frontend>,
     pub(super) lease: Lease,
-    pub(super) _visit: Visit,
+    pub(super) _admission: Admission,
     pub(super) _busy: Busy,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Download {
 
 impl Download {
     pub(super) fn new(body: Incoming, inside: Inside) -> Self {
-        let idle = inside.gate.context.limits.tcp_idle;
+        let idle = inside.frontend.context.limits.tcp_idle;
         let cut = Box::pin(inside.lease.0.cut.clone().cancelled_owned());
         Self { body, cut, still: Box::pin(tokio::time::sleep(idle)), idle, inside }
     }
@@ -126,7 +126,7 @@ impl Body for Download {
         self.still.as_mut().reset(deadline);
         if let Some(Ok(frame)) = &frame {
             let count = frame.data_ref().map_or(0, Bytes::len) as u64;
-            self.inside.gate.counters.bytes_out.fetch_add(count, Relaxed);
+            self.inside.frontend.counters.bytes_out.fetch_add(count, Relaxed);
         }
         Poll::Ready(frame.map(|result| result.map_err(Into::into)))
     }

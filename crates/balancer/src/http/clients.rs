@@ -10,12 +10,12 @@ use hyper_util::{
 use super::body::Upload;
 use crate::Limits;
 
-/// Connections that are kept without a use.
-const KEPT: usize = 32;
+/// Maximum number of idle connections.
+const IDLE_LIMIT: usize = 32;
 
-/// Most servers close a silent connection later than this: it is not taken
-/// just when they do.
-const KEPT_FOR: Duration = Duration::from_secs(4);
+/// Time for which an idle connection is kept. Most servers close one later, so
+/// that it is not used just when they do.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Gone with its target, and with it every connection that is not in use.
 pub(crate) struct Clients {
@@ -33,8 +33,8 @@ impl Clients {
         builder
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(KEPT_FOR)
-            .pool_max_idle_per_host(KEPT)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_LIMIT)
             .set_host(false);
         let one = builder.build(connector.clone());
         let two = builder.http2_only(true).build(connector);

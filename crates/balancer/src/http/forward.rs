@@ -1,6 +1,6 @@
 //! The way of a request: to which service, to which target, and back.
 
-use std::{error::Error as StdError, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -12,19 +12,20 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy;
 
 use super::{
-    Caller, Front,
+    Caller, HttpPort,
     body::{Answer, Download, Inside, Upload},
     headers,
     routes::Route,
     tunnel,
 };
 use crate::{
-    gate::Gate,
+    frontend::Frontend,
     health,
     target::{Lease, Target},
 };
 
-/// Why a request is not passed on, or came back without an answer.
+/// Response to a request that is not forwarded or got no answer, and the
+/// reason.
 #[derive(Debug)]
 struct Refusal {
     status: StatusCode,
@@ -52,16 +53,16 @@ impl Refusal {
 }
 
 pub(super) async fn answer(
-    front: &Front,
+    http_port: &HttpPort,
     caller: &Caller,
     request: Request<Incoming>,
 ) -> Response<Answer> {
-    let passed = pass(front, caller, request).await;
+    let passed = pass(http_port, caller, request).await;
     passed.unwrap_or_else(Refusal::response)
 }
 
 async fn pass(
-    front: &Front,
+    http_port: &HttpPort,
     caller: &Caller,
     mut request: Request<Incoming>,
 ) -> Result<Response<Answer>, Refusal> {
@@ -71,9 +72,9 @@ async fn pass(
     }
     let host =
         headers::host(&request).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
-    let (gate, rest) = route(front, &request)?;
-    let Some(visit) = gate.admit() else {
-        gate.error();
+    let (frontend, rest) = route(http_port, &request)?;
+    let Some(admission) = frontend.admit() else {
+        frontend.error();
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time"));
     };
     let upgrade = headers::upgrade(&request).map(|to| (hyper::upgrade::on(&mut request), to));
@@ -83,21 +84,21 @@ async fn pass(
         address: caller.address,
         encrypted: caller.encrypted,
         host: host.as_ref(),
-        prefix: &gate.prefix,
+        prefix: &frontend.prefix,
     };
     headers::towards_target(&mut parts.headers, &sender, grpc);
     if let Some((_, protocol)) = &upgrade {
         headers::set_upgrade(&mut parts.headers, protocol.clone());
     }
-    let upload = Upload::new(body, gate.clone());
+    let upload = Upload::new(body, frontend.clone());
     let (mut response, lease) =
-        Attempt { gate: &gate, parts: &parts, rest: &rest, upload, grpc }.send().await?;
+        Attempt { frontend: &frontend, parts: &parts, rest: &rest, upload, grpc }.send().await?;
     *response.version_mut() = Version::HTTP_11;
-    let inside = Inside { gate, lease, _visit: visit, _busy: busy };
+    let inside = Inside { frontend, lease, _admission: admission, _busy: busy };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let agreed = response.headers().get(header::UPGRADE).cloned();
         let (Some((client, _)), Some(agreed)) = (upgrade, agreed) else {
-            inside.gate.error();
+            inside.frontend.error();
             return Err(Refusal::new(StatusCode::BAD_GATEWAY, "the target changed the protocol"));
         };
         let target = hyper::upgrade::on(&mut response);
@@ -111,8 +112,11 @@ async fn pass(
 }
 
 /// The service that a request is for, and what it sees of the path.
-fn route(front: &Front, request: &Request<Incoming>) -> Result<(Arc<Gate>, String), Refusal> {
-    let routes = front.routes.load();
+fn route(
+    http_port: &HttpPort,
+    request: &Request<Incoming>,
+) -> Result<(Arc<Frontend>, String), Refusal> {
+    let routes = http_port.routes.load();
     let path = request.uri().path();
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     match routes.find(path) {
@@ -132,14 +136,14 @@ fn route(front: &Front, request: &Request<Incoming>) -> Result<(Arc<Gate>, Strin
 
 /// One request on its way to a target.
 struct Attempt<'a> {
-    gate: &'a Gate,
+    frontend: &'a Frontend,
     parts: &'a Parts,
     rest: &'a str,
     upload: Upload,
     grpc: bool,
 }
 
-/// Why a target did not answer.
+/// Reason why a target did not answer.
 enum Failure {
     Client(legacy::Error),
     TooLate,
@@ -153,18 +157,18 @@ impl Attempt<'_> {
     async fn send(&self) -> Result<(Response<Incoming>, Lease), Refusal> {
         let mut tried = Vec::new();
         let mut refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no target is healthy");
-        if !self.gate.has_targets() {
+        if !self.frontend.has_targets() {
             refusal.reason = "the service has no targets";
         }
-        while let Some(lease) = self.gate.pick(&tried) {
+        while let Some(lease) = self.frontend.pick(&tried) {
             match self.one(&lease.0).await {
                 Ok(response) => {
-                    self.gate.served(&lease.0);
+                    self.frontend.served(&lease.0);
                     return Ok((response, lease));
                 }
                 Err(Failure::Client(error)) if error.is_connect() && !self.upload.touched() => {
                     let (kind, reason) = cause(&error);
-                    self.gate.failed(&lease.0, &reason);
+                    self.frontend.failed(&lease.0, &reason);
                     tried.push(lease.0.address);
                     refusal = match kind {
                         io::ErrorKind::TimedOut => Refusal::new(
@@ -180,7 +184,7 @@ impl Attempt<'_> {
                 }
             }
         }
-        self.gate.error();
+        self.frontend.error();
         Err(refusal)
     }
 
@@ -216,7 +220,7 @@ impl Attempt<'_> {
                 answer = answer.as_mut() => return answer.map_err(Failure::Client),
                 () = target.cut.cancelled() => return Err(Failure::Withdrawn),
                 // As long as the request itself comes in, the target waits too.
-                () = tokio::time::sleep(self.gate.context.limits.response) => {
+                () = tokio::time::sleep(self.frontend.context.limits.response) => {
                     let now = self.upload.frames();
                     if now == frames {
                         return Err(Failure::TooLate);
@@ -246,15 +250,10 @@ impl Attempt<'_> {
     }
 }
 
-/// Root cause of an error.
+/// Returns the kind and text of the error of the system that caused an error.
 fn cause(error: &legacy::Error) -> (io::ErrorKind, String) {
-    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
-    while let Some(current) = next {
-        if let Some(io) = current.downcast_ref::<io::Error>() {
-            let kind = io.kind();
-            return (kind, health::plain(io::Error::new(kind, io.to_string())));
-        }
-        next = current.source();
+    match selvage_api::causes(error).find_map(|cause| cause.downcast_ref::<io::Error>()) {
+        Some(io) => (io.kind(), health::plain(io::Error::new(io.kind(), io.to_string()))),
+        None => (io::ErrorKind::Other, error.to_string()),
     }
-    (io::ErrorKind::Other, error.to_string())
 }

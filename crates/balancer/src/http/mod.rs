@@ -36,7 +36,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    gate::{Context, Gate},
+    frontend::{Context, Frontend},
     tcp,
 };
 
@@ -50,47 +50,47 @@ const STREAMS: u32 = 128;
 const HEADERS: u32 = 32 * 1024;
 
 /// A public port that carries HTTP.
-pub(crate) struct Front {
+pub(crate) struct HttpPort {
     pub(crate) context: Arc<Context>,
     pub(crate) stop: CancellationToken,
     pub(crate) cut: CancellationToken,
     /// Connections of clients.
-    pub(crate) visits: TaskTracker,
+    pub(crate) connections: TaskTracker,
     /// Listeners.
-    pub(crate) helpers: TaskTracker,
+    pub(crate) tasks: TaskTracker,
     routes: ArcSwap<Routes>,
     tls: AtomicBool,
 }
 
-impl Front {
+impl HttpPort {
     pub(crate) fn new(context: Arc<Context>, root: &CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             context,
             stop: root.child_token(),
             cut: root.child_token(),
-            visits: TaskTracker::new(),
-            helpers: TaskTracker::new(),
+            connections: TaskTracker::new(),
+            tasks: TaskTracker::new(),
             routes: ArcSwap::default(),
             tls: AtomicBool::new(false),
         })
     }
 
-    /// From now on these are the services here.
-    pub(crate) fn set(&self, gates: Vec<Arc<Gate>>, tls: bool) {
+    /// Sets the services of this port.
+    pub(crate) fn set(&self, frontends: Vec<Arc<Frontend>>, tls: bool) {
         self.tls.store(tls, Relaxed);
-        self.routes.store(Arc::new(Routes::new(gates)));
+        self.routes.store(Arc::new(Routes::new(frontends)));
     }
 
-    /// Lets a connection in and serves it.
+    /// Serves a connection, unless there are too many.
     pub(crate) fn enter(self: &Arc<Self>, client: TcpStream, peer: SocketAddr) {
-        if self.visits.len() >= self.context.limits.connections {
+        if self.connections.len() >= self.context.limits.connections {
             tracing::debug!("no room for another connection");
             tcp::reset(&client);
             return;
         }
-        let front = self.clone();
-        self.visits.spawn(async move {
-            if let Err(error) = front.serve(client, peer).await {
+        let http_port = self.clone();
+        self.connections.spawn(async move {
+            if let Err(error) = http_port.serve(client, peer).await {
                 tracing::debug!(%error, "connection ended");
             }
         });
@@ -117,11 +117,11 @@ impl Front {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = caller.activity.clone();
-        let front = self.clone();
+        let http_port = self.clone();
         let caller = Arc::new(caller);
         let service = service_fn(move |request| {
-            let (front, caller) = (front.clone(), caller.clone());
-            async move { Ok::<_, Infallible>(forward::answer(&front, &caller, request).await) }
+            let (http_port, caller) = (http_port.clone(), caller.clone());
+            async move { Ok::<_, Infallible>(forward::answer(&http_port, &caller, request).await) }
         });
         let limits = &self.context.limits;
         let mut builder = auto::Builder::new(TokioExecutor::new());

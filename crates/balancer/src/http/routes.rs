@@ -1,11 +1,11 @@
-//! Which service a path belongs to.
+//! Routes from paths to services.
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::gate::Gate;
+use crate::frontend::Frontend;
 
 /// Services by their prefixes.
-pub(crate) struct Routes<T = Arc<Gate>> {
+pub(crate) struct Routes<T = Arc<Frontend>> {
     by_prefix: HashMap<String, T>,
     /// Segments of the longest prefix.
     deepest: usize,
@@ -31,8 +31,8 @@ pub(crate) enum Route<'a, T> {
 }
 
 impl Routes {
-    pub(crate) fn new(gates: Vec<Arc<Gate>>) -> Self {
-        gates.into_iter().map(|gate| (gate.prefix.clone(), gate)).collect()
+    pub(crate) fn new(frontends: Vec<Arc<Frontend>>) -> Self {
+        frontends.into_iter().map(|frontend| (frontend.prefix.clone(), frontend)).collect()
     }
 }
 

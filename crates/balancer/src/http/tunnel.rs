@@ -22,12 +22,12 @@ pub(super) fn start(client: OnUpgrade, target: OnUpgrade, inside: Inside) {
 
 async fn run(client: OnUpgrade, target: OnUpgrade, inside: &Inside) -> io::Result<()> {
     let activity = AtomicU64::new(0);
-    let counters = &inside.gate.counters;
+    let counters = &inside.frontend.counters;
     let work = async {
         let (client, target) = try_join(client, target).await.map_err(io::Error::other)?;
         let mut client = Metered::new(TokioIo::new(client), counters, &activity);
         join(&mut client, &mut TokioIo::new(target)).await
     };
-    let idle = inside.gate.context.limits.tcp_idle;
+    let idle = inside.frontend.context.limits.tcp_idle;
     bounded(work, &activity, idle, &inside.lease.0.cut).await
 }

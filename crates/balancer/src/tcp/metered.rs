@@ -10,7 +10,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Meter;
-use crate::gate::Counters;
+use crate::frontend::Counters;
 
 pub(crate) struct Metered<'a, S> {
     stream: S,

@@ -1,8 +1,8 @@
 //! Bare connections: taken, led to a target, and moved byte for byte.
 
+mod buffer_pool;
 mod metered;
 mod plain;
-mod supplies;
 
 use std::{
     io,
@@ -22,22 +22,23 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    gate::{Counters, Gate},
+    frontend::{Counters, Frontend},
     health,
     target::Lease,
 };
 
+pub(crate) use buffer_pool::BufferPool;
 pub(crate) use metered::Metered;
-pub(crate) use supplies::Supplies;
 
-/// For connections that go through this process' memory anyhow.
+/// Size of the buffer of a connection that is copied through the memory of this
+/// process.
 const BUFFER: usize = 16 * 1024;
 
-/// A peer that is silent for so long is asked whether it is still there.
-const KEEPALIVE: Duration = Duration::from_secs(60);
+/// Time after which a silent peer is probed.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Between two tries to take a connection when that failed.
-const BREATH: Duration = Duration::from_millis(50);
+/// Delay after a failure to accept a connection.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Takes connections until told to stop.
 pub(crate) async fn accept(
@@ -55,7 +56,7 @@ pub(crate) async fn accept(
                 Err(error) => {
                     // Out of file descriptors, most likely: others will close.
                     tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -67,59 +68,59 @@ pub(crate) async fn accept(
 }
 
 /// Lets a connection in and serves it.
-pub(crate) fn enter(gate: &Arc<Gate>, client: TcpStream) {
-    let Some(visit) = gate.admit() else {
-        gate.error();
+pub(crate) fn enter(frontend: &Arc<Frontend>, client: TcpStream) {
+    let Some(admission) = frontend.admit() else {
+        frontend.error();
         reset(&client);
         return;
     };
-    let gate = gate.clone();
+    let frontend = frontend.clone();
     tokio::spawn(async move {
-        serve(&gate, client).await;
-        drop(visit);
+        serve(&frontend, client).await;
+        drop(admission);
     });
 }
 
-async fn serve(gate: &Gate, client: TcpStream) {
-    let acceptor = gate.context.raw_tls.as_ref().filter(|_| gate.encrypted());
+async fn serve(frontend: &Frontend, client: TcpStream) {
+    let acceptor = frontend.context.raw_tls.as_ref().filter(|_| frontend.encrypted());
     if let Some(acceptor) = acceptor {
         // Rarely the larger part: what it needs is not kept by the others.
-        return Box::pin(serve_encrypted(gate, client, acceptor)).await;
+        return Box::pin(serve_encrypted(frontend, client, acceptor)).await;
     }
-    let Some((target, lease)) = connect(gate).await else {
+    let Some((target, lease)) = connect(frontend).await else {
         reset(&client);
         return;
     };
-    let ended = plain::join(gate, &lease, client, target).await;
+    let ended = plain::join(frontend, &lease, client, target).await;
     if let Err(error) = ended {
-        tracing::debug!(port = gate.public, target = %lease.0.address, %error, "connection cut");
+        tracing::debug!(port = frontend.public, target = %lease.0.address, %error, "connection cut");
     }
 }
 
-async fn serve_encrypted(gate: &Gate, client: TcpStream, acceptor: &TlsAcceptor) {
-    let limit = gate.context.limits.handshake;
+async fn serve_encrypted(frontend: &Frontend, client: TcpStream, acceptor: &TlsAcceptor) {
+    let limit = frontend.context.limits.handshake;
     let shaken = tokio::select! {
         shaken = tokio::time::timeout(limit, acceptor.accept(client)) => shaken,
-        () = gate.cut.cancelled() => return,
+        () = frontend.cut.cancelled() => return,
     };
     let client = match shaken.map_err(io::Error::from).and_then(|inner| inner) {
         Ok(client) => client,
         Err(error) => {
-            gate.error();
-            tracing::debug!(port = gate.public, %error, "no agreement on encryption");
+            frontend.error();
+            tracing::debug!(port = frontend.public, %error, "no agreement on encryption");
             return;
         }
     };
-    let Some((mut target, lease)) = connect(gate).await else {
+    let Some((mut target, lease)) = connect(frontend).await else {
         reset(client.get_ref().0);
         return;
     };
     let activity = AtomicU64::new(0);
-    let mut client = Metered::new(client, &gate.counters, &activity);
-    let limit = gate.context.limits.tcp_idle;
+    let mut client = Metered::new(client, &frontend.counters, &activity);
+    let limit = frontend.context.limits.tcp_idle;
     let ended = bounded(join(&mut client, &mut target), &activity, limit, &lease.0.cut).await;
     if let Err(error) = ended {
-        tracing::debug!(port = gate.public, target = %lease.0.address, %error, "connection cut");
+        tracing::debug!(port = frontend.public, target = %lease.0.address, %error, "connection cut");
         reset(client.inner().get_ref().0);
         reset(&target);
     }
@@ -164,28 +165,28 @@ async fn stillness(activity: &AtomicU64, limit: Duration) {
 
 /// Finds a target that takes a connection. Nothing was read from the client
 /// yet, so that each may be tried.
-async fn connect(gate: &Gate) -> Option<(TcpStream, Lease)> {
+async fn connect(frontend: &Frontend) -> Option<(TcpStream, Lease)> {
     let mut tried = Vec::new();
-    while let Some(lease) = gate.pick(&tried) {
+    while let Some(lease) = frontend.pick(&tried) {
         let address = lease.0.address;
-        let limit = gate.context.limits.connect;
+        let limit = frontend.context.limits.connect;
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(limit, TcpStream::connect(address)) => outcome,
-            () = gate.cut.cancelled() => return None,
+            () = frontend.cut.cancelled() => return None,
         };
         match outcome.map_err(io::Error::from).and_then(|inner| inner) {
             Ok(stream) => {
                 settle(&stream);
-                gate.served(&lease.0);
+                frontend.served(&lease.0);
                 return Some((stream, lease));
             }
             Err(error) => {
                 tried.push(address);
-                gate.failed(&lease.0, &health::plain(error));
+                frontend.failed(&lease.0, &health::plain(error));
             }
         }
     }
-    gate.error();
+    frontend.error();
     None
 }
 
@@ -195,7 +196,7 @@ pub(crate) fn settle(stream: &TcpStream) {
     // Without these it works as well, only worse.
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(stream, true);
-    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_INTERVAL);
 }
 
 /// The other side shall know that this did not end well.

@@ -14,22 +14,22 @@ use tokio::{
     },
 };
 
-use super::{Meter, Supplies, bounded, reset, supplies::Pipe};
-use crate::{gate::Gate, target::Lease};
+use super::{BufferPool, Meter, bounded, buffer_pool::Pipe, reset};
+use crate::{frontend::Frontend, target::Lease};
 
 /// A piece from this size on is a sign of bulk.
 const LARGE: usize = 32 * 1024;
 
-/// Below this a pipe is not worth it.
+/// A piece below this size is a sign that a pipe is not worthwhile.
 const SMALL: usize = 8 * 1024;
 
-/// So many signs in a row change the way.
+/// Number of signs in a row after which the way of copying changes.
 const SIGNS: u32 = 4;
 
 /// Moves bytes both ways until both sides are done. When it did not end well,
 /// both sides are reset.
 pub(crate) async fn join(
-    gate: &Gate,
+    frontend: &Frontend,
     lease: &Lease,
     mut client: TcpStream,
     mut target: TcpStream,
@@ -38,18 +38,18 @@ pub(crate) async fn join(
     let ended = {
         let (from_client, to_client) = client.split();
         let (from_target, to_target) = target.split();
-        let supplies = &gate.context.supplies;
-        let inward = Meter::inward(&gate.counters, &activity);
-        let outward = Meter::outward(&gate.counters, &activity);
+        let buffer_pool = &frontend.context.buffer_pool;
+        let inward = Meter::inward(&frontend.counters, &activity);
+        let outward = Meter::outward(&frontend.counters, &activity);
         let both = try_join(
-            one_way(from_client, to_target, inward, supplies).map(settle),
-            one_way(from_target, to_client, outward, supplies).map(settle),
+            one_way(from_client, to_target, inward, buffer_pool).map(settle),
+            one_way(from_target, to_client, outward, buffer_pool).map(settle),
         );
         let both = both.and_then(async |results| match results {
             (None, None) => Ok(()),
             (Some(error), _) | (_, Some(error)) => Err(error),
         });
-        bounded(both, &activity, gate.context.limits.tcp_idle, &lease.0.cut).await
+        bounded(both, &activity, frontend.context.limits.tcp_idle, &lease.0.cut).await
     };
     if ended.is_err() {
         reset(&client);
@@ -58,7 +58,7 @@ pub(crate) async fn join(
     ended
 }
 
-/// Which side a direction failed on.
+/// Side on which a direction failed.
 enum Ended {
     Reading(io::Error),
     Writing(io::Error),
@@ -97,15 +97,15 @@ async fn one_way(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     meter: Meter<'_>,
-    supplies: &Supplies,
+    buffer_pool: &BufferPool,
 ) -> Result<(), Ended> {
     let mut pace = Pace::default();
     loop {
         from.readable().await.map_err(Ended::Reading)?;
-        let pipe = if pace.bulk { supplies.pipe() } else { None };
+        let pipe = if pace.bulk { buffer_pool.pipe() } else { None };
         let moved = match pipe {
             Some(pipe) => splice_some(&from, &to, pipe, meter, &mut pace).await?,
-            None => copy_some(&mut from, &mut to, supplies, meter, &mut pace).await?,
+            None => copy_some(&mut from, &mut to, buffer_pool, meter, &mut pace).await?,
         };
         if !moved {
             break;
@@ -124,11 +124,11 @@ async fn one_way(
 async fn copy_some(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
-    supplies: &Supplies,
+    buffer_pool: &BufferPool,
     meter: Meter<'_>,
     pace: &mut Pace,
 ) -> Result<bool, Ended> {
-    let mut buffer = supplies.buffer();
+    let mut buffer = buffer_pool.buffer();
     let count = from.read(&mut buffer).await.map_err(Ended::Reading)?;
     if count == 0 {
         return Ok(false);

@@ -147,7 +147,7 @@ pub(crate) async fn echo() -> Running {
     .await
 }
 
-/// Says its name to everybody and then listens.
+/// Says its name to all_closed and then listens.
 pub(crate) async fn named(name: &'static str) -> Running {
     target(move |mut stream| async move {
         let _ = stream.write_all(name.as_bytes()).await;

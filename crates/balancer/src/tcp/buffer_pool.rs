@@ -1,5 +1,5 @@
-//! Buffers and pipes that connections borrow while something moves. One that
-//! is silent has neither.
+//! Pool of buffers and pipes, which connections borrow while data is moving. An
+//! idle connection has neither.
 
 use std::{
     io,
@@ -12,26 +12,26 @@ use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::{io::Interest, net::TcpStream};
 
-/// Bytes that a piece that is copied has at most.
+/// Size of a buffer in bytes.
 const BUFFER: usize = 64 * 1024;
 
-/// Bytes that a pipe holds, if the kernel lets us.
+/// Size of a pipe in bytes, if the kernel allows it.
 const PIPE: usize = 1024 * 1024;
 
-/// Number of each that is kept for the next connection.
-const KEPT: usize = 64;
+/// Maximum number of idle buffers, and of idle pipes.
+const IDLE_LIMIT: usize = 64;
 
 /// Limit of pipes: each is two file descriptors.
 const PIPES: usize = 1024;
 
 #[derive(Clone, Default)]
-pub(crate) struct Supplies(Arc<Mutex<Shelves>>);
+pub(crate) struct BufferPool(Arc<Mutex<Pools>>);
 
 #[derive(Default)]
-struct Shelves {
+struct Pools {
     buffers: Vec<Box<[u8]>>,
     pipes: Vec<Ends>,
-    /// Pipes on the shelf and lent.
+    /// Number of pipes, idle and borrowed.
     made: usize,
 }
 
@@ -41,33 +41,34 @@ struct Ends {
     size: usize,
 }
 
-impl Supplies {
+impl BufferPool {
     pub(crate) fn buffer(&self) -> Buffer<'_> {
         let kept = self.0.lock().buffers.pop();
         let bytes = kept.unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice());
-        Buffer { bytes, supplies: self }
+        Buffer { bytes, buffer_pool: self }
     }
 
-    /// Nothing when there are too many, or no file descriptors left.
+    /// Returns a pipe; `None` if there are too many, or no file descriptors
+    /// left.
     pub(crate) fn pipe(&self) -> Option<Pipe<'_>> {
-        let mut shelves = self.0.lock();
-        if let Some(ends) = shelves.pipes.pop() {
-            return Some(Pipe { ends: Some(ends), held: 0, supplies: self });
+        let mut pools = self.0.lock();
+        if let Some(ends) = pools.pipes.pop() {
+            return Some(Pipe { ends: Some(ends), held: 0, buffer_pool: self });
         }
-        if shelves.made >= PIPES {
+        if pools.made >= PIPES {
             return None;
         }
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).ok()?;
         // An unprivileged user may be granted less.
         let size = fcntl_setpipe_size(&write, PIPE).unwrap_or(BUFFER);
-        shelves.made += 1;
-        Some(Pipe { ends: Some(Ends { read, write, size }), held: 0, supplies: self })
+        pools.made += 1;
+        Some(Pipe { ends: Some(Ends { read, write, size }), held: 0, buffer_pool: self })
     }
 }
 
 pub(crate) struct Buffer<'a> {
     bytes: Box<[u8]>,
-    supplies: &'a Supplies,
+    buffer_pool: &'a BufferPool,
 }
 
 impl Deref for Buffer<'_> {
@@ -86,9 +87,9 @@ impl DerefMut for Buffer<'_> {
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        let mut shelves = self.supplies.0.lock();
-        if shelves.buffers.len() < KEPT {
-            shelves.buffers.push(std::mem::take(&mut self.bytes));
+        let mut pools = self.buffer_pool.0.lock();
+        if pools.buffers.len() < IDLE_LIMIT {
+            pools.buffers.push(std::mem::take(&mut self.bytes));
         }
     }
 }
@@ -97,7 +98,7 @@ impl Drop for Buffer<'_> {
 pub(crate) struct Pipe<'a> {
     ends: Option<Ends>,
     held: usize,
-    supplies: &'a Supplies,
+    buffer_pool: &'a BufferPool,
 }
 
 impl Pipe<'_> {
@@ -133,15 +134,15 @@ fn flags() -> SpliceFlags {
 
 impl Drop for Pipe<'_> {
     fn drop(&mut self) {
-        let mut shelves = self.supplies.0.lock();
+        let mut pools = self.buffer_pool.0.lock();
         // Whoever comes next must not find what belongs to another.
         if self.held == 0
-            && shelves.pipes.len() < KEPT
+            && pools.pipes.len() < IDLE_LIMIT
             && let Some(ends) = self.ends.take()
         {
-            shelves.pipes.push(ends);
+            pools.pipes.push(ends);
         } else {
-            shelves.made -= 1;
+            pools.made -= 1;
         }
     }
 }
@@ -159,28 +160,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_pipe_with_something_in_it_is_not_lent_again() {
-        let supplies = Supplies::default();
+        let buffer_pool = BufferPool::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         client.write_all(b"secret").await.unwrap();
         server.readable().await.unwrap();
-        let mut pipe = supplies.pipe().unwrap();
+        let mut pipe = buffer_pool.pipe().unwrap();
         assert_eq!(pipe.fill(&server).unwrap(), 6);
         drop(pipe);
-        assert!(supplies.0.lock().pipes.is_empty());
-        assert_eq!(supplies.0.lock().made, 0);
-        drop(supplies.pipe().unwrap());
-        assert_eq!(supplies.0.lock().pipes.len(), 1, "an empty one is kept");
+        assert!(buffer_pool.0.lock().pipes.is_empty());
+        assert_eq!(buffer_pool.0.lock().made, 0);
+        drop(buffer_pool.pipe().unwrap());
+        assert_eq!(buffer_pool.0.lock().pipes.len(), 1, "an empty one is kept");
     }
 
     #[test]
     fn there_are_only_so_many_pipes() {
-        let supplies = Supplies::default();
-        supplies.0.lock().made = PIPES - 1;
-        let last = supplies.pipe().unwrap();
-        assert!(supplies.pipe().is_none());
+        let buffer_pool = BufferPool::default();
+        buffer_pool.0.lock().made = PIPES - 1;
+        let last = buffer_pool.pipe().unwrap();
+        assert!(buffer_pool.pipe().is_none());
         drop(last);
-        assert!(supplies.pipe().is_some());
+        assert!(buffer_pool.pipe().is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! One public port of one service: its targets, its counts, and those who are
-//! inside.
+//! Frontends: public ports of services, with their targets, counters and
+//! connections.
 
 use std::{
     net::SocketAddr,
@@ -22,19 +22,19 @@ use crate::{
     http::Clients,
     published::Published,
     target::{Lease, Target},
-    tcp::Supplies,
+    tcp::BufferPool,
 };
 
-/// State that all gates of a balancer share.
+/// State that all frontends of a balancer share.
 pub(crate) struct Context {
     pub(crate) limits: Limits,
     pub(crate) health: HealthOptions,
     pub(crate) now: Now,
     pub(crate) changes: broadcast::Sender<(String, Health)>,
-    /// Encryption of bare connections, and of those that carry HTTP.
+    /// TLS of connections that carry no HTTP, and of those that do.
     pub(crate) raw_tls: Option<TlsAcceptor>,
     pub(crate) web_tls: Option<TlsAcceptor>,
-    pub(crate) supplies: Supplies,
+    pub(crate) buffer_pool: BufferPool,
 }
 
 #[derive(Default)]
@@ -46,20 +46,21 @@ pub(crate) struct Counters {
     errors: AtomicU64,
 }
 
-pub(crate) struct Gate {
+/// One public port of one service; HTTP services share a port by path.
+pub(crate) struct Frontend {
     pub(crate) protocol: Protocol,
     pub(crate) public: u16,
     pub(crate) prefix: String,
     pub(crate) context: Arc<Context>,
     pub(crate) counters: Counters,
-    /// Nobody new comes in.
+    /// Cancelled when no new connection is accepted.
     pub(crate) stop: CancellationToken,
-    /// Those who are inside have to leave.
+    /// Cancelled when open connections must be closed.
     pub(crate) cut: CancellationToken,
-    /// Those who are inside.
-    pub(crate) visits: TaskTracker,
+    /// Open connections.
+    pub(crate) connections: TaskTracker,
     /// Listeners and health checks.
-    pub(crate) helpers: TaskTracker,
+    pub(crate) tasks: TaskTracker,
     service: Weak<Published>,
     load: Arc<AtomicUsize>,
     targets: ArcSwap<Vec<Arc<Target>>>,
@@ -68,13 +69,13 @@ pub(crate) struct Gate {
     turn: AtomicUsize,
 }
 
-impl Gate {
+impl Frontend {
     pub(crate) fn new(
         port: &Port,
         service: &Arc<Published>,
         root: &CancellationToken,
     ) -> Arc<Self> {
-        let gate = Arc::new(Self {
+        let frontend = Arc::new(Self {
             protocol: port.protocol,
             public: port.public,
             prefix: port.path_prefix.clone(),
@@ -82,8 +83,8 @@ impl Gate {
             counters: Counters::default(),
             stop: root.child_token(),
             cut: root.child_token(),
-            visits: TaskTracker::new(),
-            helpers: TaskTracker::new(),
+            connections: TaskTracker::new(),
+            tasks: TaskTracker::new(),
             service: Arc::downgrade(service),
             load: service.load.clone(),
             targets: ArcSwap::default(),
@@ -91,11 +92,11 @@ impl Gate {
             health_path: ArcSwapOption::default(),
             turn: AtomicUsize::new(0),
         });
-        gate.change(port);
-        gate
+        frontend.change(port);
+        frontend
     }
 
-    /// Takes over what may change while the port stays open. Targets that
+    /// Applies changes that are possible while the port is open. Targets that
     /// stay keep their connections and their health.
     pub(crate) fn change(self: &Arc<Self>, port: &Port) {
         self.tls.store(port.tls, Relaxed);
@@ -115,7 +116,7 @@ impl Gate {
         let leaving: Vec<_> = leaving.cloned().collect();
         self.targets.store(Arc::new(after));
         for target in fresh {
-            self.helpers.spawn(health::watch(self.clone(), target));
+            self.tasks.spawn(health::watch(self.clone(), target));
         }
         for target in leaving {
             self.retire(target);
@@ -128,31 +129,31 @@ impl Gate {
         Target::new(address, clients, &self.stop, &self.cut)
     }
 
-    /// Lets what a target still has go on for a while.
+    /// Removes a target; its connections may continue for a while.
     fn retire(&self, target: Arc<Target>) {
         target.gone.cancel();
         let (stop, grace) = (self.stop.clone(), self.context.limits.drain);
-        self.helpers.spawn(async move {
+        self.tasks.spawn(async move {
             tokio::select! {
-                // Whoever stops the gate cuts everything, targets included.
+                // Stopping the frontend closes the connections of all targets.
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(grace) => target.cut.cancel(),
             }
         });
     }
 
-    /// Lets one more in, if there is room.
-    pub(crate) fn admit(self: &Arc<Self>) -> Option<Visit> {
+    /// Admits a connection, unless there are too many.
+    pub(crate) fn admit(self: &Arc<Self>) -> Option<Admission> {
         if self.load.fetch_add(1, Relaxed) >= self.context.limits.connections {
             self.load.fetch_sub(1, Relaxed);
             return None;
         }
         self.counters.now.fetch_add(1, Relaxed);
         self.counters.total.fetch_add(1, Relaxed);
-        Some(Visit { gate: self.clone(), _inside: self.visits.token() })
+        Some(Admission { frontend: self.clone(), _token: self.connections.token() })
     }
 
-    /// Somebody did not get what they came for.
+    /// Counts a client that could not be served.
     pub(crate) fn error(&self) {
         self.counters.errors.fetch_add(1, Relaxed);
     }
@@ -165,10 +166,10 @@ impl Gate {
         self.health_path.load_full()
     }
 
-    /// The best target that was not tried yet.
+    /// Returns the best target that was not tried yet.
     pub(crate) fn pick(&self, tried: &[SocketAddr]) -> Option<Lease> {
         let targets = self.targets.load();
-        // Those who are alike take turns.
+        // Equally good targets take turns.
         let turn = self.turn.fetch_add(1, Relaxed) % targets.len().max(1);
         let (later, sooner) = targets.split_at(turn);
         let fresh = sooner.iter().chain(later).filter(|target| !tried.contains(&target.address));
@@ -180,8 +181,8 @@ impl Gate {
         !self.targets.load().is_empty()
     }
 
-    /// A target did what a client asked. With a path to ask on, that alone
-    /// decides.
+    /// Records that a target served a client. With a health check path, only the
+    /// check decides.
     pub(crate) fn served(&self, target: &Target) {
         if self.health_path.load().is_none() {
             self.succeeded(target);
@@ -244,15 +245,15 @@ impl Gate {
     }
 }
 
-/// Somebody who is inside; dropped when they leave.
-pub(crate) struct Visit {
-    gate: Arc<Gate>,
-    _inside: TaskTrackerToken,
+/// Admission of a connection; dropped when the connection is closed.
+pub(crate) struct Admission {
+    frontend: Arc<Frontend>,
+    _token: TaskTrackerToken,
 }
 
-impl Drop for Visit {
+impl Drop for Admission {
     fn drop(&mut self) {
-        self.gate.load.fetch_sub(1, Relaxed);
-        self.gate.counters.now.fetch_sub(1, Relaxed);
+        self.frontend.load.fetch_sub(1, Relaxed);
+        self.frontend.counters.now.fetch_sub(1, Relaxed);
     }
 }
