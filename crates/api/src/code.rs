@@ -1,6 +1,6 @@
-//! The one vocabulary of failure. Every error type of every crate names one
-//! of these codes; this file alone decides what that means on gRPC, on HTTP
-//! and for the exit of a command.
+//! Error codes. Every error type of every crate has one of these; only this
+//! file decides what it means on gRPC, on HTTP and for the exit code of a
+//! command.
 
 use std::fmt;
 
@@ -15,15 +15,15 @@ pub enum Code {
     AlreadyExists,
     /// Nobody, or somebody we do not know.
     Unauthenticated,
-    /// Somebody we know, who may not do this.
+    /// The caller is known and does not have this right.
     PermissionDenied,
     /// The state of the system forbids it now; the message says which state.
     FailedPrecondition,
-    /// Somebody else changed the same thing; trying again is right.
+    /// A concurrent change of the same object; retrying is right.
     Aborted,
     /// A limit: of size, of rate, of capacity.
     ResourceExhausted,
-    /// It took longer than the caller wanted to wait.
+    /// The deadline of the caller has passed.
     DeadlineExceeded,
     /// The caller went away.
     Cancelled,

@@ -28,7 +28,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/packages.rs"));
 }
 
-pub use chain::{chain, with_causes};
+pub use chain::{causes, chain, innermost, with_causes};
 pub use code::Code;
 pub use details::bad_request;
 pub use generated::*;

@@ -63,7 +63,7 @@ pub struct Method {
     pub server_streaming: bool,
     /// HTTP routes, the primary one first; empty for methods without.
     pub http: Vec<HttpBinding>,
-    /// For what is not said above: comments, options.
+    /// Descriptor, for everything else: comments, options.
     pub descriptor: MethodDescriptor,
 }
 

@@ -191,11 +191,10 @@ where
     Ok(read.freeze())
 }
 
-/// Why a body did not come to its end. The reason may be wrapped by those who
-/// passed the body on.
+/// Returns the error for a body that was cut off. The cause may be wrapped by
+/// the layers that passed the body on.
 fn broken(error: &(dyn std::error::Error + 'static)) -> Error {
-    let mut reasons = std::iter::successors(Some(error), |error| error.source());
-    match reasons.find_map(|reason| reason.downcast_ref::<SlowBody>()) {
+    match selvage_api::causes(error).find_map(|cause| cause.downcast_ref::<SlowBody>()) {
         Some(slow) => Error::SlowBody(*slow),
         None => Error::BrokenBody,
     }

@@ -9,7 +9,7 @@ pub(super) enum Raw<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Why bytes are not a message.
+/// Reason why bytes are not a valid message.
 pub(super) type Reason = &'static str;
 
 /// The fields of an encoded message in order of appearance. Groups, which no

@@ -43,11 +43,10 @@ impl Route {
     }
 }
 
-/// A node that does not answer, with all that is known of why.
+/// Returns the status for a node that does not answer, with the reasons.
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> Status {
     let text = selvage_api::chain(error);
-    let mut all = std::iter::successors(Some(error), |&error| error.source());
-    let late = all.any(|error| error.is::<TimeoutExpired>());
+    let late = selvage_api::causes(error).any(|error| error.is::<TimeoutExpired>());
     // The library counts a call's time as we do, and may see its end first.
     if late {
         return Status::deadline_exceeded(text);
@@ -67,7 +66,7 @@ pub(super) fn request(path: &str, headers: HeaderMap, body: Body) -> Result<Requ
     Ok(request)
 }
 
-/// The one message of a reply.
+/// Returns the only message of a reply.
 pub(super) async fn only(response: Response<Body>) -> Result<Bytes, Status> {
     let mut reader = Reader::new(response);
     let first = reader.next().await?.ok_or_else(|| Status::internal("the node sent no reply"))?;

@@ -88,17 +88,12 @@ fn from_status(code: Option<Code>, message: &str, refused: bool) -> Failure {
 
 /// Returns whether nothing was sent because nobody listens there.
 fn connection_refused(error: &api::Error) -> bool {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = match error {
-        api::Error::GRpcStatus(status) => std::error::Error::source(status),
-        api::Error::TransportError(error) => Some(error),
-        _ => None,
+    let error: &(dyn std::error::Error + 'static) = match error {
+        api::Error::GRpcStatus(status) => status,
+        api::Error::TransportError(error) => error,
+        _ => return false,
     };
-    while let Some(below) = source {
-        let io = below.downcast_ref::<std::io::Error>();
-        if io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused) {
-            return true;
-        }
-        source = below.source();
-    }
-    false
+    selvage_api::causes(error)
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| io.kind() == std::io::ErrorKind::ConnectionRefused)
 }
