@@ -151,7 +151,7 @@ pub(crate) struct Serve {
     #[arg(skip)]
     pub(crate) demo: bool,
 
-    /// It is `up`: the whole system.
+    /// True for `up`: the whole system.
     #[arg(skip)]
     pub(crate) whole: bool,
 }
@@ -318,7 +318,7 @@ pub(crate) enum DashboardCommand {
 pub(crate) enum PartTask {
     /// To run it.
     Daemon { part: &'static str, serve: Serve, join: Join },
-    /// Something of one that runs.
+    /// Command of a client of a running part.
     Client(selvage_cli::Command),
 }
 

@@ -18,13 +18,21 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use args::{Cli, Command, PartTask, Serve, Up};
 use clap::CommandFactory;
 use parts::Info;
+use selvage_kit::build::Source;
 use selvage_memory::Frugal;
 use tokio::runtime::Runtime;
 
+/// Source of this program, as the build script found it.
+const SOURCE: Source = Source {
+    commit: env!("SELVAGE_BUILD_COMMIT"),
+    tree: env!("SELVAGE_BUILD_TREE"),
+    built: env!("SELVAGE_BUILD_TIME"),
+};
 /// Timeout of what is still under way at the end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
+    selvage_kit::build::set_source(SOURCE);
     if let Some(folder) = first_process() {
         return selvage_components::machine::init(&folder);
     }

@@ -47,8 +47,8 @@ macro_rules! parts {
         /// All parts, in the order in which `selvage up` opens and starts them.
         pub(crate) const ALL: &[Info] = &[$(Info::of::<$part>()),*];
 
-        /// Everything that can be configured. `selvage up --dump-config` prints
-        /// it with the values in force.
+        /// The whole configuration. `selvage up --dump-config` prints it with
+        /// the values in force.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub(crate) struct Config {

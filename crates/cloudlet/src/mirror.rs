@@ -14,8 +14,8 @@ use selvage_store::{Error, MAX_OPS, MAX_VALUE_BYTES, Op, Result, SharedStore, St
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Before a write that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Delay before a failed write is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The folder of a type, and an object in it.
 type RowKey = (&'static str, ObjectKey);
@@ -120,7 +120,7 @@ impl Mirror {
             if stopping {
                 return;
             }
-            let pause = if failing { pause.max(AGAIN) } else { pause };
+            let pause = if failing { pause.max(RETRY_DELAY) } else { pause };
             stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         }
     }

@@ -16,7 +16,7 @@ pub struct SiteInstances {
 }
 
 impl SiteInstances {
-    /// Those of an agent.
+    /// Returns the instances of an agent.
     pub fn of(caches: &AgentCaches) -> Self {
         let (wanted, reported) = (&caches.instances, &caches.instance_infos);
         Self { wanted: Arc::clone(wanted), reported: Arc::clone(reported) }

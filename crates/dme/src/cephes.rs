@@ -108,8 +108,8 @@ fn arc(x: f64) -> f64 {
     x * part + x
 }
 
-/// By Horner's rule, with every product rounded: a fused one would give other
-/// digits.
+/// Evaluates a polynomial by Horner's rule, with every product rounded: a fused
+/// one would give other digits.
 fn polynomial(coefficients: &[f64], x: f64) -> f64 {
     coefficients.iter().fold(0.0, |sum, coefficient| sum * x + coefficient)
 }

@@ -17,11 +17,10 @@ use crate::{
     verified::Verified,
 };
 
-/// Longer than any cookie.
+/// Limit of the length of a cookie, longer than any.
 const LONGEST: usize = 8192;
-/// Shortest pause between two searches for new keys because of a cookie of an
-/// unknown key.
-const RELOAD_EVERY: Duration = Duration::from_secs(5);
+/// Minimum interval of reloading keys because of a cookie of an unknown key.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Session of a device, which its cookie proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +80,7 @@ struct Header {
     alg: String,
 }
 
-/// Why a cookie is no good.
+/// Reason why a cookie is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Bad {
     #[error("missing cookie")]
@@ -100,7 +99,7 @@ enum Bad {
 #[derive(Default)]
 struct Ring {
     keys: Vec<(u32, hmac::Key)>,
-    /// As they came, to tell whether others have.
+    /// Keys as they were received, to notice a change.
     source: Vec<CookieKey>,
     /// Sessions' cookies that these keys signed.
     verified: Verified,
@@ -120,7 +119,7 @@ impl Ring {
 pub struct Cookies {
     ring: ArcSwap<Ring>,
     source: Arc<dyn KeySource>,
-    /// When keys were last looked for because of a cookie.
+    /// Time of the last reload because of a cookie of an unknown key.
     reloaded: tokio::sync::Mutex<Option<Duration>>,
     lifetime: Duration,
     clock: Arc<dyn Clock>,
@@ -266,7 +265,7 @@ impl Cookies {
     async fn reload(&self, kid: u32) {
         let mut reloaded = self.reloaded.lock().await;
         let now = self.clock.elapsed();
-        let recently = reloaded.is_some_and(|at| now.saturating_sub(at) < RELOAD_EVERY);
+        let recently = reloaded.is_some_and(|at| now.saturating_sub(at) < RELOAD_INTERVAL);
         if recently || self.ring.load().get(kid).is_some() {
             return;
         }

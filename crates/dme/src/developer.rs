@@ -20,7 +20,7 @@ struct Claims {
     nbf: Option<i64>,
 }
 
-/// Why a token does not let in. Clients of the original know the texts.
+/// Reason why a token is refused. Clients of the original know the texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Bad {
     #[error("the public key of the app cannot be read")]

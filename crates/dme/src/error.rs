@@ -5,7 +5,7 @@ use selvage_api::Code;
 /// The result of most things here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something was not done. Clients of the original match on some of the
+/// Errors of the match engine. Clients of the original match on some of the
 /// texts.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

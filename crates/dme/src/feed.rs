@@ -21,9 +21,8 @@ use crate::{
     table::{AppEntry, AppName, CloudletName, Instance, Site, Table},
 };
 
-/// Changes that come closer together than this are seen together: a table is
-/// made for all of them.
-const TOGETHER: Duration = Duration::from_millis(5);
+/// Delay after a change, so that one table is built for several changes.
+const COALESCE_DELAY: Duration = Duration::from_millis(5);
 
 /// Objects that are known, and the table that is made of them. Clones are the
 /// same.
@@ -122,8 +121,8 @@ impl Feed {
         self.shared.table.store(Arc::new(table));
     }
 
-    /// Everything the controller has has come: whether it also tells of
-    /// cloudlets shows now.
+    /// Marks the initial synchronisation as complete: it is known now whether
+    /// the controller also reports cloudlets.
     pub fn in_sync(&self) {
         let known_now = self.cloudlets.checkpoint().is_some() || !self.cloudlets.is_empty();
         self.shared.change(|known| known.set_knows_cloudlets(known_now));
@@ -154,7 +153,7 @@ impl Feed {
     pub async fn run(self, stop: CancellationToken) {
         while stop.run_until_cancelled(self.shared.changed.notified()).await.is_some() {
             self.publish();
-            tokio::time::sleep(TOGETHER).await;
+            tokio::time::sleep(COALESCE_DELAY).await;
         }
     }
 }

@@ -12,9 +12,9 @@ use crate::{
     table::{AppEntry, AppName, DEVELOPER, Instance},
 };
 
-/// Nothing on earth is as far as this, in km.
+/// Distance larger than any on earth, in km.
 const FARTHEST: f64 = 100_000.0;
-/// By how much a public cloud has to be nearer than the carrier, in km.
+/// Distance in km by which a public cloud has to be nearer than the carrier.
 const PUBLIC_CLOUD_PADDING: f64 = 100.0;
 /// Public clouds in the order in which they are tried.
 const PUBLIC_CLOUDS: [&str; 2] = ["azure", "gcp"];

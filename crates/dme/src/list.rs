@@ -1,4 +1,4 @@
-//! Everything near an app runs on, and the addresses of apps.
+//! Instances of all apps near a device, and the addresses of apps.
 
 use std::collections::BTreeMap;
 

@@ -39,10 +39,11 @@ const OBJECTS: &str = "/object/";
 const STATE: &str = "/state";
 const KEYS: &str = "/keys";
 
-/// Between two writes. What changes meanwhile is written once.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which it is written down that the engine is in step, in seconds.
-const STEP: i64 = 30;
+/// Interval of writes. An object that changes several times meanwhile is
+/// written once.
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of recording that the engine is in sync, in seconds.
+const RECORD_INTERVAL: i64 = 30;
 /// Memory for pages of the file: it is read once.
 const CACHE: usize = 1 << 20;
 /// Changes that the file remembers: nobody asks for any.
@@ -54,7 +55,7 @@ struct State {
     /// Name of the controller's region that was mirrored.
     #[prost(string, tag = "1")]
     of: String,
-    /// When the engine was last in step with it, in seconds of the epoch.
+    /// Time when the engine was last in sync with it, in seconds since 1970.
     #[prost(int64, tag = "2")]
     in_step: i64,
     /// True if the controller tells which cloudlets are up.
@@ -108,7 +109,7 @@ impl Mirrored for CloudletInfo {
 /// Contents found on disk.
 #[derive(Default)]
 pub(crate) struct MirrorContents {
-    /// When the engine was last in step.
+    /// Time when the engine was last in sync.
     pub(crate) in_step: Timestamp,
     pub(crate) tells_of_cloudlets: bool,
     pub(crate) keys: Vec<CookieKey>,
@@ -175,7 +176,7 @@ fn damaged(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// All that is there, if it is of that controller and was ever complete.
+/// Returns the contents, if they are of that controller and were ever complete.
 async fn read(
     store: &SharedStore,
     objects: &mirror::Mirror,
@@ -259,7 +260,7 @@ impl Disk {
         let age = state.in_step.saturating_sub(written.in_step);
         let due = written.of != state.of
             || written.tells_of_cloudlets != tells_of_cloudlets
-            || !(0..STEP).contains(&age);
+            || !(0..RECORD_INTERVAL).contains(&age);
         said.state = state;
         drop(said);
         if due {
@@ -275,7 +276,7 @@ impl Disk {
 
     /// Writes until told to stop, and then what is left.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
-        self.objects.run(PAUSE, &stop, || self.write()).await;
+        self.objects.run(WRITE_INTERVAL, &stop, || self.write()).await;
         // Whoever opens it next finds out what could not be written.
         let _ = self.store.close().await;
     }

@@ -1,17 +1,17 @@
-//! Which of many places is nearest.
+//! Search for the nearest of many places.
 //!
 //! Places are put into boxes in space, and boxes into larger ones. A lookup
 //! computes how far a box is at least, which is cheap, opens the nearer one
 //! first, and computes distances only for the few places that may be the
-//! nearest. What it answers is what computing all distances would.
+//! nearest. The result is the same as if all distances were computed.
 
 use crate::position::Position;
 
 /// Places in a box that is not divided further.
 const BOX: usize = 16;
 
-/// By how much squares of chords may differ although distances are the same,
-/// with room to spare. Within it the distances decide.
+/// Largest difference between squares of chords of equal distances, with room
+/// to spare. Within it the distances decide.
 const SLACK: f64 = 1e-12;
 
 /// Places, in an order of its own.

@@ -38,8 +38,8 @@ pub struct Options {
     pub location_timeout: Duration,
     /// Apps, as `developer:app`, that may find instances of others.
     pub platform_apps: Vec<String>,
-    /// Not ready when no controller was in touch for so long; 0: always ready
-    /// once one was.
+    /// Time without a controller after which the engine is not ready; 0: always
+    /// ready once it was connected.
     pub max_staleness: Duration,
 }
 

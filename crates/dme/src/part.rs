@@ -24,14 +24,14 @@ use crate::{
     telemetry,
 };
 
-/// Samples that wait while there is no controller. They are counts since the
-/// start: of one that is dropped the next one tells.
+/// Maximum number of samples that wait while there is no controller. They are
+/// totals since the start, so the next one makes up for one that is dropped.
 const SAMPLES: usize = 5000;
-/// Interval of the check that it is in step with its controller,
+/// Interval of checking that the engine is in sync with a controller.
 const SYNC_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// and while it was not yet.
+/// Interval of that check until the engine is in sync for the first time.
 const FIRST_SYNC_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// After how long keys that could not be had are asked for again.
+/// Delay before keys that could not be fetched are requested again.
 const KEYS_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Source of what the engine knows.
@@ -53,10 +53,10 @@ pub struct Dme {
     disk: Option<Arc<Disk>>,
 }
 
-/// When the engine was last in step with a controller.
+/// Time when the engine was last in sync with a controller.
 #[derive(Debug, Clone, Copy)]
 struct Last {
-    /// As the clock counts.
+    /// Time by the clock of the engine.
     at: Duration,
     /// Age of its knowledge at the start, if it is from before.
     before: Duration,

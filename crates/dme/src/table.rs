@@ -20,10 +20,10 @@ use crate::{
 
 /// The carrier of the cloudlet that developers run themselves.
 pub(crate) const DEVELOPER: &str = "developer";
-/// That cloudlet's name.
+/// Name of the cloudlet that developers run themselves.
 const DEFAULT: &str = "default";
 
-/// Which app: developer, name and version.
+/// Name of an app: developer, name and version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AppName {
     pub developer: String,
@@ -48,7 +48,7 @@ impl AppName {
     }
 }
 
-/// Which cloudlet: operator and name.
+/// Name of a cloudlet: operator and name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CloudletName {
     pub operator: String,
@@ -146,11 +146,11 @@ impl Carrier {
 
 /// Key that checks the developer's tokens of an app.
 pub(crate) enum DeveloperKey {
-    /// They are not used.
+    /// The app has no key: tokens are not used.
     None,
-    /// By this key.
+    /// Key that checks tokens.
     Key(Box<DecodingKey>),
-    /// They cannot be: the key is not one.
+    /// The key of the app is invalid: no token can be checked.
     Unreadable,
 }
 

@@ -32,7 +32,7 @@ pub struct PortSpec {
     pub last: u16,
     /// The load balancer ends TLS: option `tls`.
     pub tls: bool,
-    /// Not reachable from outside: option `intvis`.
+    /// True if the port is not reachable from outside: option `intvis`.
     pub internal_only: bool,
     /// Largest datagram: option `maxpktsize=`.
     pub max_packet: Option<u16>,

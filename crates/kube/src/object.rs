@@ -38,7 +38,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// For messages: `Pod hello`.
+    /// Returns kind and name for messages: `Pod hello`.
     pub fn title(&self) -> String {
         format!("{} {}", self.kind.kind, self.name)
     }
@@ -57,7 +57,7 @@ impl Objects {
         Self { api, kind: kind.clone() }
     }
 
-    /// Those of a kind that has no namespace, or of all namespaces.
+    /// Returns the API of a kind that has no namespaces, or of all namespaces.
     pub fn all(client: &Client, kind: &ApiResource) -> Self {
         Self { api: Api::all_with(client.clone(), kind), kind: kind.clone() }
     }

@@ -20,11 +20,11 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Reason why a pod does not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// It does not pass by itself.
+    /// A problem that does not go away by itself.
     Permanent(String),
     /// A container ended and was started again.
     Crash { pod: String, container: String, reason: String },
-    /// It may pass.
+    /// A problem that may go away.
     Transient(String),
 }
 

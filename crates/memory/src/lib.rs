@@ -33,7 +33,7 @@ pub fn frugal() -> Frugal {
     Frugal { of_program, _page_by_page: page_by_page }
 }
 
-/// For how long all threads of a process have run, in nanoseconds; none when
+/// Returns the CPU time of all threads of a process, in nanoseconds; `None` if
 /// there is no such process.
 pub fn cpu_time(process: i32) -> Option<u64> {
     system::cpu_time(process)

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// Kept for so long.
+/// Time for which points are kept.
 pub const WINDOW_MS: i64 = 3_600_000;
 
 /// Expected interval between two points.
@@ -19,7 +19,7 @@ const VALUES: usize = 6;
 /// Counters of one object at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Point {
-    /// When, in milliseconds since 1970.
+    /// Time of the point, in milliseconds since 1970.
     pub time: i64,
     pub cpu_ns: u64,
     pub memory: u64,
@@ -52,7 +52,7 @@ struct Block {
     first: Point,
     last_time: i64,
     points: u16,
-    /// Of each further point: a byte that says which values changed, the
+    /// Points after the first: a byte that says which values changed, the
     /// deviation from the expected time, the changes.
     bytes: Vec<u8>,
 }

@@ -34,7 +34,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const LONGEST_PERIOD: Duration = Duration::from_secs(3600);
 
 /// Updates that wait for a slow client.
-const WAITING: usize = 4;
+const QUEUE_LIMIT: usize = 4;
 
 /// The machine over time, as the contract tells of it. Clones are the same.
 #[derive(Clone)]
@@ -102,7 +102,7 @@ impl NodeService for Node {
         rows::stats(&os.runtimes, &os.sampler, driver, &namespace)
             .await
             .map_err(|error| status(&error))?;
-        let (updates, stream) = mpsc::channel(WAITING);
+        let (updates, stream) = mpsc::channel(QUEUE_LIMIT);
         tokio::spawn(async move {
             let mut watching = os.sampler.watch();
             let mut feed = StatsFeed::new(os, driver, namespace);
@@ -136,7 +136,7 @@ impl NodeService for Node {
         let secrets = may_see_secrets(&request);
         let period = period_of(request.into_inner().period)?;
         let os = self.os.clone();
-        let (updates, stream) = mpsc::channel(WAITING);
+        let (updates, stream) = mpsc::channel(QUEUE_LIMIT);
         tokio::spawn(async move {
             let mut known = SentValues::default();
             let mut clock = tokio::time::interval(period);
@@ -167,7 +167,7 @@ impl NodeService for Node {
     ) -> Result<Response<Self::WatchHostStream>, Status> {
         let period = period_of(request.into_inner().period)?;
         let node = self.clone();
-        let (updates, stream) = mpsc::channel(WAITING);
+        let (updates, stream) = mpsc::channel(QUEUE_LIMIT);
         tokio::spawn(async move {
             let mut watching = node.os.sampler.watch();
             let mut pace = Pace::new(period);

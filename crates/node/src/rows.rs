@@ -17,8 +17,8 @@ const EVERY: &str = "*";
 #[derive(Debug)]
 pub(crate) struct RowsAndErrors<T> {
     pub(crate) rows: Vec<T>,
-    /// Of one namespace only what could not be measured: who asks for one gets
-    /// its containers or an error.
+    /// Errors. In a request for one namespace, only those of measuring: a
+    /// caller who asks for one namespace gets its containers or an error.
     pub(crate) failed: Vec<Error>,
 }
 
@@ -163,7 +163,7 @@ async fn stats_of(
     Ok(found)
 }
 
-/// Those that end meanwhile are left out.
+/// Measures containers; those that end meanwhile are left out.
 async fn measure_all(containers: Vec<Container>) -> RowsAndErrors<Stat> {
     let measuring = tokio::task::spawn_blocking(move || {
         let mut found = RowsAndErrors::of(Vec::new());

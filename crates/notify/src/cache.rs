@@ -21,9 +21,9 @@ use crate::{
 pub struct Change<'a, M> {
     /// Its key.
     pub key: &'a ObjectKey,
-    /// As it was; `None` when it is new.
+    /// Object before the change; `None` if it is new.
     pub before: Option<&'a Arc<M>>,
-    /// As it is; `None` when it is gone.
+    /// Object after the change; `None` if it is gone.
     pub now: Option<&'a Arc<M>>,
 }
 
@@ -39,7 +39,7 @@ const LOCAL: i64 = 0;
 /// a revision. An update that changes nothing is not told.
 pub struct Cache<M> {
     kind: Arc<Kind>,
-    /// Held by whoever changes something, until everybody has been told.
+    /// Lock that a writer holds until all subscribers have been notified.
     writing: Mutex<()>,
     state: RwLock<State<M>>,
     listeners: Mutex<Vec<Changes>>,

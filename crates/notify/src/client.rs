@@ -52,13 +52,13 @@ pub struct ClientOptions {
     pub filter: bool,
     /// TLS configuration; without it `host:port` means plain HTTP/2.
     pub tls: Option<Arc<ClientConfig>>,
-    /// When to try again.
+    /// Delay between attempts to connect.
     pub backoff: Backoff,
     /// Timeout of a server's answer, from dialling to its version.
     pub negotiation: Duration,
     /// Interval of pings.
     pub ping_every: Duration,
-    /// When a ping that is not answered ends the connection.
+    /// Time after which a ping without an answer ends the connection.
     pub ping_timeout: Duration,
     /// Asks only for what changed since the last connection.
     pub resume: bool,
@@ -86,7 +86,7 @@ pub struct ClientStatus {
     pub connected_to: Option<String>,
     /// True once everything that the server has came by this connection.
     pub in_sync: bool,
-    /// Why the last attempt or connection ended.
+    /// Reason why the last attempt or connection ended.
     pub last_error: Option<String>,
     /// Counters since its start.
     pub stats: StatsSnapshot,

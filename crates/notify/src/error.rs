@@ -2,7 +2,7 @@
 
 use selvage_api::Code;
 
-/// Why an object, an address or a type cannot be used.
+/// Errors of objects, addresses and types.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The type has no key and can only be a message.
@@ -13,7 +13,7 @@ pub enum Error {
     Key {
         /// Type of the object.
         message: String,
-        /// Why.
+        /// Cause of the error.
         source: selvage_api::object::Error,
     },
     /// A text that is not the canonical one of any key.
@@ -29,7 +29,7 @@ pub enum Error {
     Payload {
         /// The message type that they should have been.
         message: String,
-        /// Why they are not.
+        /// Cause of the error.
         source: prost::DecodeError,
     },
     /// The receiver of the object could not take it. With UNAVAILABLE,
@@ -45,7 +45,7 @@ pub enum Error {
     /// An address cannot be dialled.
     #[error("address {address:?}: {reason}")]
     Address {
-        /// As given.
+        /// Address as configured.
         address: String,
         /// Reason.
         reason: &'static str,

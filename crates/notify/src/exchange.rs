@@ -56,7 +56,7 @@ impl fmt::Debug for Exchange {
 }
 
 impl Exchange {
-    /// Nothing yet.
+    /// Creates an exchange without types.
     pub fn new() -> Self {
         Self::default()
     }

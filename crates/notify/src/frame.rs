@@ -16,7 +16,8 @@ pub(crate) const TYPE_URL_PREFIX: &str = "type.googleapis.com/";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum Action {
-    /// Nothing of the original's; ours to carry a revision, or as a heartbeat.
+    /// Unknown to the original; we use it to carry a revision, or as a
+    /// heartbeat.
     None = 0,
     /// The object is now as given.
     Update = 1,
@@ -41,7 +42,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Nothing was said about any object.
+    /// Returns true if it is not about any object.
     pub fn is_empty(&self) -> bool {
         self.type_url.is_empty() && self.value.is_empty()
     }

@@ -86,9 +86,9 @@ const FROM_ENGINE: &[&str] = &["edgeproto.Metric", "edgeproto.Node"];
 /// Types that it is sent, without the secrets in them.
 const TO_ENGINE: &[&str] = &["edgeproto.App", "edgeproto.AppInst", "edgeproto.CloudletInfo"];
 
-/// By certificate: the crm of a cloudlet speaks for that cloudlet, a match
-/// engine for itself, administrators for everything. What is on neither list
-/// of a kind is neither taken from it nor sent to it.
+/// Gate by certificate: the crm of a cloudlet speaks for that cloudlet, a match
+/// engine for itself, administrators for everything. A type that is on neither
+/// list of a kind is neither accepted from it nor sent to it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IdentityGate;
 

@@ -56,7 +56,7 @@ impl History {
         self.complete_after
     }
 
-    /// Everything up to this revision has been recorded.
+    /// Marks everything up to this revision as recorded.
     pub fn advance(&mut self, revision: i64) {
         self.newest = self.newest.max(revision);
     }

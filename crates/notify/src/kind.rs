@@ -27,9 +27,9 @@ const MAX_PATH: usize = 6;
 pub enum Reach {
     /// All of them.
     Everybody,
-    /// Those that report on the cloudlet in its key.
+    /// Clients that report on the cloudlet in the object's key.
     Cloudlet,
-    /// Those that report on a cloudlet with an instance of it: apps.
+    /// Clients that report on a cloudlet with an instance of the object: apps.
     Companion,
 }
 

@@ -290,7 +290,7 @@ impl Receiver {
         self.peer.received_all.load(Relaxed)
     }
 
-    /// Everything above us has come: what has not is gone.
+    /// Ends the initial synchronisation: objects that were not sent are gone.
     async fn complete(&mut self, frame: &Frame) {
         if !frame.resumed.is_empty() {
             count(&self.peer.stats.resumed);

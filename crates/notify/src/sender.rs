@@ -43,7 +43,7 @@ enum Woken {
     Work,
     /// Looking whether the peer's revision is far behind.
     Check,
-    /// Nothing but being there.
+    /// Sign of life.
     Heartbeat,
 }
 

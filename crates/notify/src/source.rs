@@ -13,7 +13,7 @@ use crate::{Changes, Error, Kind, ObjectKey};
 /// A type of object that we send.
 #[async_trait::async_trait]
 pub trait Source: Send + Sync + 'static {
-    /// Which type.
+    /// Returns the type.
     fn kind(&self) -> &Arc<Kind>;
 
     /// The keys of all objects there are.
@@ -60,8 +60,8 @@ pub trait Source: Send + Sync + 'static {
     }
 }
 
-/// Which histories the revisions of sources belong to, where those outlive
-/// the process and the server.
+/// Histories that the revisions of sources belong to, if those outlive the
+/// process and the server.
 pub trait Lineage: Send + Sync + 'static {
     /// Names the history that revisions count from now on; 0 for none.
     fn epoch(&self) -> u64;
@@ -71,7 +71,7 @@ pub trait Lineage: Send + Sync + 'static {
     fn end(&self, epoch: u64) -> Option<i64>;
 }
 
-/// Which end of a stream we are.
+/// Role of this end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// We are the client; the peer is above us and the only one there.
@@ -99,7 +99,7 @@ impl fmt::Debug for PeerInfo {
 pub struct Stream {
     /// Names the stream, across restarts too: `notify_id` of what came by it.
     pub id: i64,
-    /// Which end we are.
+    /// Role of this end.
     pub role: Role,
     /// The other end.
     pub peer: Arc<PeerInfo>,
@@ -148,9 +148,9 @@ pub struct Incoming {
 /// Revision up to which a mirror is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Which history the revision is of.
+    /// History that the revision is of.
     pub epoch: u64,
-    /// Everything up to here is in the mirror.
+    /// Revision up to which the mirror is complete.
     pub revision: i64,
     /// Fingerprint of the cloudlets it holds for, 0 for all.
     pub scope: u64,
@@ -160,7 +160,7 @@ pub struct Checkpoint {
 /// other; a slow one holds up its own stream only.
 #[async_trait::async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// Which type.
+    /// Returns the type.
     fn kind(&self) -> &Arc<Kind>;
 
     /// The object is now as given.
@@ -197,7 +197,7 @@ pub trait Sink: Send + Sync + 'static {
 /// A type of message that we receive.
 #[async_trait::async_trait]
 pub trait MessageSink: Send + Sync + 'static {
-    /// Which type.
+    /// Returns the type.
     fn kind(&self) -> &Arc<Kind>;
 
     /// A message came.

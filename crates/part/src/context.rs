@@ -28,7 +28,8 @@ use crate::{Result, UnixSocket};
 pub struct Process {
     /// Names of the parts that were asked for.
     pub running: Vec<&'static str>,
-    /// It belongs to a controller elsewhere and has no store of its own.
+    /// True if it belongs to a controller elsewhere and has no store of its
+    /// own.
     pub joined: bool,
     /// Plaintext, everybody is admin, loopback only.
     pub insecure: bool,
@@ -46,7 +47,7 @@ impl Process {
     }
 }
 
-/// Everything that a part can know of the process it runs in.
+/// Context of a part: the process that it runs in.
 pub struct Context {
     /// The process.
     pub process: Process,

@@ -35,7 +35,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Nothing yet.
+    /// Creates a mount without services.
     pub fn new(metrics: Metrics, tasks: Tasks) -> Self {
         Self {
             services: Services::default(),

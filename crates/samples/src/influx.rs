@@ -21,7 +21,7 @@ use crate::{Error, line};
 
 /// Most samples that wait.
 const MAX_WAITING: usize = 5000;
-/// As many as this are sent at once.
+/// Maximum number of samples in a request.
 const BATCH: usize = 50;
 const SEND_INTERVAL: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -87,9 +87,9 @@ impl Subject {
 /// Number of samples, by what they are of.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Of app instances.
+    /// Number of samples of app instances.
     pub app_insts: u64,
-    /// Of cloudlets.
+    /// Number of samples of cloudlets.
     pub cloudlets: u64,
 }
 
@@ -136,7 +136,7 @@ impl Ring {
         }
     }
 
-    /// Those from one number to another, as far as they are there.
+    /// Returns the entries between two numbers that are still there.
     fn range(&self, from: u64, to: u64) -> impl Iterator<Item = &Entry> {
         let index = |number: u64| usize::try_from(number.saturating_sub(self.dropped));
         let last = self.entries.len();

@@ -15,7 +15,8 @@ const SCOPE: &str = "x-selvage-scope-bin";
 pub enum Scope {
     /// All of them.
     Everything,
-    /// Those of the apps of some organisations and of the cloudlets of others.
+    /// Samples of the apps of some organisations and of the cloudlets of
+    /// others.
     Of {
         /// Organisations whose apps.
         developers: Vec<String>,

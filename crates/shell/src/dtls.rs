@@ -43,8 +43,8 @@ const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2);
 /// Written into the greeting; nobody looks at it.
 const NAME: &str = "selvage";
-/// Until when nothing happens by itself where there is nothing to send again.
-const QUIET: Duration = Duration::from_secs(3600);
+/// Timeout of a handshake that has nothing to retransmit.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 const SUITES: [CipherSuiteId; 3] = [
     CipherSuiteId::Tls_Ecdhe_Ecdsa_With_Aes_128_Gcm_Sha256,
     CipherSuiteId::Tls_Ecdhe_Ecdsa_With_ChaCha20_Poly1305_Sha256,
@@ -223,7 +223,7 @@ impl DtlsInstance for Handshake {
 
     fn poll_output<'a>(&mut self, buffer: &'a mut [u8]) -> DtlsOutput<'a> {
         let Some(next) = self.pending.front() else {
-            let quiet = self.now + QUIET;
+            let quiet = self.now + IDLE_TIMEOUT;
             return DtlsOutput::Timeout(self.endpoint().poll_timeout(&REMOTE).unwrap_or(quiet));
         };
         let needed = next.bytes().len();
@@ -353,7 +353,7 @@ mod tests {
         begun(Box::new(handshake), active)
     }
 
-    /// One that is there in every str0m, and does not do without.
+    /// Returns an end as every str0m has it, which insists on the extension.
     fn strict(own: &DtlsCert, active: bool) -> End {
         let provider = from_feature_flags().dtls_provider;
         let dtls = provider.new_dtls(own, Instant::now(), DtlsVersion::Dtls12, Some(1200));

@@ -1,4 +1,4 @@
-//! Everything that can go wrong between the two ends.
+//! Errors of the connection between the two ends.
 
 use selvage_api::Code;
 

@@ -10,7 +10,7 @@ use crate::{ObjectKind, Verb};
 /// Fault of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with these errors.
+    /// Fails with these errors.
     Fail {
         /// Errors that are reported, each after the usual words.
         errors: Vec<String>,
@@ -22,7 +22,7 @@ pub enum Fault {
     Silent,
     /// Work begins and never ends.
     Stall,
-    /// It takes so much longer.
+    /// Takes that much longer.
     Late(Duration),
     /// The connection breaks after the beginning was reported.
     Disconnect,
@@ -33,7 +33,7 @@ pub enum Fault {
     },
 }
 
-/// Which operations go wrong.
+/// Rule that makes operations fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultRule {
     /// On what.
@@ -54,7 +54,7 @@ impl FaultRule {
         Self { kind, verb, key_contains: String::new(), times: Some(1), fault }
     }
 
-    /// For ever, for all objects.
+    /// Creates a rule for all objects, without an end.
     pub fn always(kind: ObjectKind, verb: Verb, fault: Fault) -> Self {
         Self { times: None, ..Self::once(kind, verb, fault) }
     }

@@ -5,7 +5,7 @@ use selvage_notify::Error;
 
 use crate::{Infrastructure, SimCrm, SimOptions};
 
-/// So many crms, each of a cloudlet of its own.
+/// A number of crms, each of a cloudlet of its own.
 #[derive(Debug)]
 pub struct SimFleet {
     crms: Vec<SimCrm>,

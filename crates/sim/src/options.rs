@@ -5,17 +5,17 @@ use std::time::Duration;
 use selvage_api::edgeproto::{CloudletKey, FlavorInfo};
 use selvage_notify::ClientOptions;
 
-/// When a simulated crm goes on with an operation.
+/// Way in which a simulated crm advances an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// By itself: the work takes `latency` and up to `jitter` more.
+    /// Automatically: the work takes `latency` and up to `jitter` more.
     Auto {
         /// Latency of every operation.
         latency: Duration,
         /// Random addition to it, at most.
         jitter: Duration,
     },
-    /// When a test says so, see [`crate::SimCrm::step`].
+    /// Explicitly, step by step: see [`crate::SimCrm::step`].
     Explicit,
 }
 
@@ -31,7 +31,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Those of the original's fake platform.
+    /// Returns the limits of the original's fake platform.
     fn default() -> Self {
         Self { ram: 500, vcores: 50, volume: 5000 }
     }
@@ -45,7 +45,8 @@ pub enum ClusterUpdate {
     Works,
     /// With UPDATE_ERROR.
     Fails,
-    /// As with the original: with DELETE_ERROR, which no controller expects.
+    /// Fails as in the original: with DELETE_ERROR, which no controller
+    /// expects.
     FailsAsTheOriginal,
 }
 
@@ -53,7 +54,7 @@ pub enum ClusterUpdate {
 /// crm knows of no such work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resync {
-    /// As the original: reports an error, or nothing for a delete.
+    /// Does as the original: reports an error, or nothing for a delete.
     #[default]
     Original,
     /// Does it again.
@@ -63,14 +64,15 @@ pub enum Resync {
 /// Answer to requests to run a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Exec {
-    /// As the original's fake platform: whoever comes by the offer or the relay
-    /// hears the command itself, or what `echo` would say. Nothing is run. An
-    /// offer that is none is answered with `sim-answer: ` and the command.
+    /// Answers as the original's fake platform: a client that connects by the
+    /// offer or the relay gets the command itself, or the output of `echo`.
+    /// Nothing is run. An invalid offer is answered with `sim-answer: ` and the
+    /// command.
     #[default]
     Answer,
     /// With this error.
     Error(String),
-    /// Not at all.
+    /// Gives no answer.
     Silent,
 }
 
@@ -83,7 +85,7 @@ pub struct SimOptions {
     pub cloudlet: CloudletKey,
     /// Suffix after `sim-` in the name of its node.
     pub node: String,
-    /// When it goes on.
+    /// Way in which it advances operations.
     pub mode: Mode,
     /// Resources of the cloudlet.
     pub limits: Limits,

@@ -10,7 +10,7 @@ use crate::{ObjectKind, Verb};
 /// Stage that an operation is about to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// That it has begun.
+    /// Reports that the work has begun.
     Begin,
     /// Its end.
     End,

@@ -1,4 +1,4 @@
-//! Everything that can go wrong with a store.
+//! Errors of a store.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The one place where Selvage keeps state: revisioned keys, multi-key
+//! The store, which holds all state of Selvage: revisioned keys, multi-key
 //! transactions with compares, watches that start at a revision, and leases,
 //! with the meaning etcd gives to them.
 //!

@@ -82,7 +82,7 @@ pub struct Status {
     pub compacted: Revision,
     /// Size of the data on disk.
     pub bytes: u64,
-    /// Why the store refuses writes, if it does.
+    /// Reason why the store refuses writes, if it does.
     pub failure: Option<String>,
 }
 

@@ -140,7 +140,7 @@ pub struct RangeRequest {
     pub range: KeyRange,
     /// At most this many items; 0 means all.
     pub limit: usize,
-    /// As it was at this revision; `None` means now.
+    /// Revision to read at; `None` means now.
     pub at_revision: Option<Revision>,
     /// Leave the values empty.
     pub keys_only: bool,

@@ -232,8 +232,8 @@ impl Containerd {
         can_run(&["containerd", "runc", "ctr"]).then(|| Self::start_in(None))
     }
 
-    /// One of the second generation, unpacked where `SELVAGE_TEST_CONTAINERD_2`
-    /// says.
+    /// Starts a containerd 2, unpacked in the folder that
+    /// `SELVAGE_TEST_CONTAINERD_2` names.
     pub fn start_2() -> Option<Self> {
         if !can_run(&["runc"]) {
             return None;
@@ -263,7 +263,7 @@ impl Containerd {
         containerd
     }
 
-    /// One of its programs, which finds the others.
+    /// Returns a command of one of its programs, which finds the others.
     fn program(&self, name: &str) -> Command {
         let Some(programs) = &self.programs else { return Command::new(name) };
         let mut command = Command::new(programs.join(name));

@@ -23,7 +23,7 @@ pub enum Dialect {
     /// cnct.kaas.api: zeros left out; paths and verbs it does not know are
     /// answered in plain text.
     Kaas,
-    /// Everything else: zeros left out.
+    /// All other methods: zeros are left out.
     Selvage,
 }
 

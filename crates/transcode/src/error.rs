@@ -13,7 +13,7 @@ pub struct SlowBody {
     pub timeout: Duration,
 }
 
-/// Why a request was not passed on.
+/// Errors of a request that was not passed on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("nothing is served at {path}")]

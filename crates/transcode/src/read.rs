@@ -17,7 +17,7 @@ use serde::de::{
 
 use crate::{Error, query, scalar};
 
-/// Of an unknown name so many characters are told.
+/// Number of characters of an unknown name that an error quotes.
 const LONGEST_NAME: usize = 100;
 
 /// The message that `body` holds; a body of nothing or of blanks is the zero
@@ -68,9 +68,9 @@ fn bad_json(message: &str, error: &serde_json::Error) -> Error {
 /// Treatment of names that a message does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unknown {
-    /// They are passed over.
+    /// Unknown fields are skipped.
     Skipped,
-    /// They are an error.
+    /// Unknown fields are an error.
     Refused,
 }
 

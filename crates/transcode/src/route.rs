@@ -44,7 +44,7 @@ pub(crate) enum Lookup {
 enum Segment {
     Literal(String),
     One,
-    /// All that is left, at least one segment.
+    /// Rest of the path, at least one segment.
     Rest,
 }
 

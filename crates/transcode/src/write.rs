@@ -26,7 +26,7 @@ pub(crate) struct Style {
 /// being written out as zeros.
 const ZERO_DEPTH: usize = 16;
 
-/// Anything serialisable, compact or over several lines.
+/// Serialises a value, compact or indented.
 pub(crate) fn to_vec(value: &impl Serialize, indent: bool) -> Result<Vec<u8>, serde_json::Error> {
     if !indent {
         return serde_json::to_vec(value);

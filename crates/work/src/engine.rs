@@ -31,8 +31,8 @@ pub(crate) fn millis(duration: Duration) -> Millis {
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
-    /// Those that are given to steps have none: a step must not keep its own
-    /// engine alive.
+    /// Guard that ends the engine. Handles given to steps have none: a step
+    /// must not keep its own engine alive.
     _guard: Option<Arc<Guard>>,
 }
 
@@ -64,9 +64,9 @@ pub(crate) struct Inner {
     pub(crate) lives: Mutex<HashMap<String, Weak<Live>>>,
     pub(crate) driven: Mutex<HashMap<String, Driven>>,
     pub(crate) tracker: TaskTracker,
-    /// Asks all drives to come to an end,
+    /// Cancelled to stop all drives.
     pub(crate) stop: CancellationToken,
-    /// and tells followers that they have.
+    /// Cancelled once they have stopped, for followers.
     pub(crate) closed: CancellationToken,
     ids: Mutex<ContextV7>,
 }
@@ -304,7 +304,7 @@ impl Inner {
         self.lives.lock().get(id).and_then(Weak::upgrade)
     }
 
-    /// The one view of an operation that this process has.
+    /// Returns the view of an operation, of which this process has only one.
     pub(crate) fn live(&self, record: &OperationRecord) -> Arc<Live> {
         let mut lives = self.lives.lock();
         if let Some(live) = lives.get(&record.id).and_then(Weak::upgrade) {

@@ -13,7 +13,7 @@ pub struct Running {
     pub key: String,
 }
 
-/// Why the engine refused or failed.
+/// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,41 +26,41 @@ pub enum Error {
         /// The id that was asked for.
         id: String,
     },
-    /// Nothing is left to cancel.
+    /// The operation has ended already.
     #[error("operation {id} has ended already")]
     Ended {
-        /// Which one.
+        /// Id of the operation.
         id: String,
     },
     /// No operation of this kind was registered.
     #[error("operations of kind {kind:?} are not known here")]
     UnknownKind {
-        /// Which kind.
+        /// Kind of the operation.
         kind: String,
     },
     /// Two operations of one kind were registered.
     #[error("operations of kind {kind:?} are registered already")]
     Registered {
-        /// Which kind.
+        /// Kind of the operation.
         kind: &'static str,
     },
     /// An operation that has nothing to do.
     #[error("an operation of kind {kind:?} has no steps")]
     NoSteps {
-        /// Which kind.
+        /// Kind of the operation.
         kind: &'static str,
     },
     /// A stored record cannot be decoded.
     #[error("the state of operation {id} of kind {kind} cannot be read")]
     Unreadable {
-        /// Which one.
+        /// Id of the operation.
         id: String,
         /// Its kind.
         kind: String,
         /// Error of decoding.
         source: prost::DecodeError,
     },
-    /// Somebody else runs under our name, and came later.
+    /// Another process registered under our name, later.
     #[error("another process drives operations under the name {driver:?}")]
     Deposed {
         /// The name.

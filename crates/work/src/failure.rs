@@ -4,10 +4,10 @@ use std::fmt;
 
 use selvage_api::Code;
 
-/// Why a wait was given up.
+/// Reason why a wait ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupt {
-    /// Somebody asked for the operation to be cancelled.
+    /// The operation is to be cancelled.
     Cancelled,
     /// The wait took too long, or the operation did.
     TimedOut,

@@ -12,7 +12,7 @@ use crate::engine::Inner;
 use crate::live::{LinePosition, Live};
 use crate::{Engine, Error, Failure, Interrupt};
 
-/// Something that followers see.
+/// Event that followers of an operation see.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// Progress message; empty if only the operation changed.

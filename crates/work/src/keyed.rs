@@ -47,7 +47,7 @@ struct Entry {
     running: bool,
     /// Added while it runs.
     dirty: bool,
-    /// When to run it next; none while nothing is to be done but what runs.
+    /// Time of the next run; `None` if the current run is the last.
     due: Option<Millis>,
     failures: u32,
 }

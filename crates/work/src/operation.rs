@@ -17,8 +17,8 @@ pub enum Next {
     Jump(&'static str),
     /// The step is done and the rest is not needed.
     Finish,
-    /// Not done yet: run the step again after this time, or as soon as
-    /// somebody calls [`crate::Engine::signal`].
+    /// Not finished: run the step again after this time, or on the next
+    /// [`crate::Engine::signal`].
     Wait(Duration),
 }
 

@@ -13,16 +13,16 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Time for which a process that is gone keeps its operations from others.
     pub lease: Duration,
-    /// Operations that ended are kept so long,
+    /// Time for which ended operations are kept.
     pub keep_ended: Duration,
-    /// and no more than so many of them.
+    /// Maximum number of ended operations that are kept.
     pub keep_ended_count: usize,
-    /// Interval at which those are swept, and operations without a driver looked
-    /// for.
+    /// Interval of removing ended operations and of finding those without a
+    /// driver.
     pub sweep_every: Duration,
-    /// Lines of progress that are kept in memory for one operation,
+    /// Maximum number of lines of progress in memory for an operation.
     pub lines_in_memory: usize,
-    /// and with its record.
+    /// Maximum number of lines of progress in its record.
     pub lines_stored: usize,
     /// Number of attempts at a failing undo before it is given up.
     pub undo_attempts: u32,

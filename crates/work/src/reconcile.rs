@@ -47,13 +47,13 @@ pub trait Reconcile: Send + Sync + 'static {
     async fn run(&self) -> Result<Summary, Failure>;
 }
 
-/// When a reconciler runs without being told to. The first run is at once.
+/// Interval of a reconciler. The first run is immediate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     /// From the end of a run to the start of the next, at most.
     pub period: Duration,
-    /// Which part of the period is left to chance, so that many processes do
-    /// not run in step: 0 for none, 1 for all of it.
+    /// Share of the interval that is random, so that many processes do not run
+    /// in step: 0 for none, 1 for all of it.
     pub jitter: f64,
     /// Delay after a failure; never longer than the period.
     pub backoff: Backoff,
@@ -94,9 +94,9 @@ pub struct ReconcilerStatus {
     pub failing: u32,
     /// True while it runs.
     pub running: bool,
-    /// When it was last started, milliseconds since 1970.
+    /// Start of the last run, in milliseconds since 1970.
     pub last_start: Option<Millis>,
-    /// When it last ended.
+    /// End of the last run.
     pub last_finish: Option<Millis>,
     /// Error of its last failure.
     pub last_error: Option<String>,

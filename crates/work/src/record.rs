@@ -90,7 +90,7 @@ pub(crate) struct OperationRecord {
     pub(crate) updated_at: Millis,
     #[prost(uint64, tag = "17")]
     pub(crate) ended_at: Millis,
-    /// When it is to be undone if it has not ended; 0 for never.
+    /// Time after which it is undone if it has not ended; 0 for never.
     #[prost(uint64, tag = "18")]
     pub(crate) deadline: Millis,
     #[prost(string, tag = "19")]
@@ -212,7 +212,7 @@ fn timestamp(millis: Millis) -> prost_types::Timestamp {
     }
 }
 
-/// Held on an object as long as an operation works on it.
+/// Lock on an object, held while an operation works on it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct Lock {
     #[prost(string, tag = "1")]

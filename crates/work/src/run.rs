@@ -48,7 +48,7 @@ impl Engine {
 /// Result of reading an operation in order to claim it.
 enum Claim {
     Ours(Box<OperationRecord>),
-    /// It ended, or somebody else drives it.
+    /// It ended, or another process drives it.
     NotOurs(Box<OperationRecord>),
     NotThere,
 }

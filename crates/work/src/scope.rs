@@ -43,7 +43,7 @@ impl Scope {
         self.live.record().started_by.clone()
     }
 
-    /// Why the operation is being undone.
+    /// Returns the reason why the operation is being undone.
     pub fn reason(&self) -> Option<Failure> {
         self.live.record().failure()
     }
@@ -65,7 +65,7 @@ impl Scope {
         self.cancellable && !self.undoing && self.live.cancel.is_cancelled()
     }
 
-    /// By when the operation has to have ended.
+    /// Returns the time by which the operation has to end.
     pub fn deadline(&self) -> Option<Millis> {
         self.deadline
     }

@@ -37,7 +37,7 @@ pub(super) fn keys(config: &Config) -> anyhow::Result<Keys> {
     Ok(Keys { authorities, identity, server })
 }
 
-/// By what names clients on this machine and around it reach us.
+/// Returns the names by which clients on this machine and around it reach us.
 pub(super) fn names(config: &Config) -> Vec<String> {
     let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     if let Ok(host) = nix::unistd::gethostname()

@@ -1,4 +1,4 @@
-//! The one body of all daemons: `selvage up`, a single part, one that joined a
+//! Start and end of a daemon: `selvage up`, a single part, one that joined a
 //! controller, and lvmd in the original's place.
 
 mod base;
@@ -69,7 +69,7 @@ struct Plan {
     config: Config,
     process: Process,
     base: Base,
-    /// Those that are opened.
+    /// Parts to open.
     parts: Vec<Box<dyn ConfiguredPart>>,
 }
 

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::base::{Base, Foundation};
 use crate::{args::Serve, config::Config};
 
-/// Timeout of tasks once the listeners have drained.
-const AFTER_DRAIN: Duration = Duration::from_secs(3);
+/// Time for tasks to end once the listeners have drained.
+const TASKS_TIMEOUT: Duration = Duration::from_secs(3);
 /// By then all has been started,
 const SETTLE_TIME: Duration = Duration::from_secs(3);
 /// and so often memory that is not used is given back.
@@ -97,7 +97,7 @@ pub(super) async fn wind_down(
 ) -> anyhow::Result<ExitCode> {
     tasks.token().cancel();
     tokio::select! {
-        ended = tasks.shutdown(drain + AFTER_DRAIN) => {
+        ended = tasks.shutdown(drain + TASKS_TIMEOUT) => {
             if let Err(stragglers) = ended {
                 tracing::warn!(%stragglers, "cut off");
             }

@@ -58,7 +58,7 @@ pub(super) enum ListenerProtocol {
     Plain,
     /// Through TLS, trusting this.
     Tls(Arc<rustls::ClientConfig>),
-    /// Not at all: that it takes the connection has to do.
+    /// None: that the listener accepts the connection is enough.
     Connect,
 }
 

@@ -108,7 +108,7 @@ impl SystemService for System {
         let store = store.as_ref();
         Ok(Response::new(GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").into(),
-            commit: option_env!("SELVAGE_COMMIT").unwrap_or_default().into(),
+            commit: selvage_kit::build::build().sha,
             parts: self.parts(),
             store: store.map_or("none", |store| store.backend).into(),
             store_revision: store.map_or(0, |store| store.revision),

@@ -17,7 +17,8 @@ const CONTROLLER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1
 pub struct RemoteKeys(MatchingServiceClient<Channel>);
 
 impl RemoteKeys {
-    /// By a connection on which the engine shows its certificate.
+    /// Creates a source of keys on a connection on which the engine shows its
+    /// certificate.
     pub fn new(channel: Channel) -> Self {
         Self(MatchingServiceClient::new(channel))
     }

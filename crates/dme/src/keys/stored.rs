@@ -12,13 +12,13 @@ use selvage_store::{Record, SharedStore, transact};
 use super::KeySource;
 use crate::error::{Error, Result};
 
-/// As long as what they are used with gives out.
+/// Length of a key: the output of the hash function that uses it.
 const KEY_BYTES: usize = 64;
 /// Largest difference of the clocks of engines, and the time for which an
 /// engine may sign with a key after there is a newer one.
-const SLACK: Duration = Duration::from_secs(3600);
+const OVERLAP_LIMIT: Duration = Duration::from_secs(3600);
 
-/// When keys come and go.
+/// Rotation of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// A key signs for so long, then a new one does.
@@ -111,7 +111,7 @@ fn renewed(
     }
     // A key is done with when the last cookie is that it signed before its
     // successor came.
-    let end = seconds(policy.lifetime).saturating_add(seconds(SLACK));
+    let end = seconds(policy.lifetime).saturating_add(seconds(OVERLAP_LIMIT));
     let done = keys.iter().skip(1).take_while(|successor| age(successor) > end).count();
     keys.drain(..done);
     keys

@@ -18,7 +18,7 @@ use super::{Inner, behalf::OnBehalf, body_of, in_time, splice, wire};
 
 /// A node of the request, and where it is.
 pub(super) struct Target {
-    /// As the caller wrote it.
+    /// Name as the caller wrote it.
     pub(super) name: String,
     pub(super) endpoint: Result<Endpoint, Status>,
 }

@@ -10,7 +10,7 @@ pub(super) const PROXY_FROM: &str = "proxyfrom";
 pub(super) const NODES: &str = "nodes";
 pub(super) const NODE: &str = "node";
 pub(super) const NODE_TIMEOUT: &str = "node-timeout";
-/// By this the listener tells which host the caller asked for.
+/// Header by which the listener tells the host that the caller asked for.
 const AUTHORITY: &str = "x-selvage-authority";
 /// Headers by which a listener speaks to itself.
 const INTERNAL: &str = "x-selvage-";

@@ -17,7 +17,7 @@ pub trait Machines: Send + Sync + 'static {
     /// All of them, sorted by name.
     fn all(&self) -> Vec<Machine>;
 
-    /// The one of this name, such as `node/rack3-7`.
+    /// Returns the machine of this name, such as `node/rack3-7`.
     fn get(&self, machine: &str) -> Option<Machine>;
 }
 

@@ -100,7 +100,7 @@ pub struct Settings {
     pub change_timeout: Duration,
     /// Number of nodes called at the same time.
     pub at_once: usize,
-    /// For how long an unused connection is kept.
+    /// Time for which an unused connection is kept.
     pub idle: Duration,
 }
 

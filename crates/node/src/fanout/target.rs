@@ -77,7 +77,8 @@ impl Directory for StaticDirectory {
         Ok(self.0.get(name).cloned())
     }
 
-    /// Nothing is written down of their labels.
+    /// Returns the names of the machines that a selector means. Their labels
+    /// are not logged.
     async fn choose(&self, selector: Option<&Selector>) -> Result<Vec<String>, Status> {
         Ok(if selector.is_none() { self.0.keys().cloned().collect() } else { Vec::new() })
     }

@@ -60,18 +60,20 @@ pub struct Filesystems {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Somebody is looking. If they never come back, nobody else gets stuck.
+    /// True while a task reads file systems. If it hangs, no other task gets
+    /// stuck.
     busy: bool,
     last: Vec<Filesystem>,
 }
 
 impl Filesystems {
-    /// Those in that file, in all likelihood `/proc/self/mounts`.
+    /// Reads the file systems in that file, normally `/proc/self/mounts`.
     pub fn new(mounts: impl Into<PathBuf>) -> Self {
         Self { mounts: Arc::new(mounts.into()), state: Arc::default() }
     }
 
-    /// As they are, or as they were when it takes too long.
+    /// Returns the file systems, or their last known state if reading takes too
+    /// long.
     pub async fn look(&self) -> Vec<Filesystem> {
         let this = self.clone();
         let looking = {

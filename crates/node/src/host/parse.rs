@@ -48,11 +48,11 @@ impl CpuTicks {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SystemStat {
     pub total: CpuTicks,
-    /// By number; those that are off are missing.
+    /// Processors by number; those that are off are missing.
     pub cpus: Vec<(u32, CpuTicks)>,
     pub interrupts: u64,
     pub context_switches: u64,
-    /// When the machine started, in seconds since 1970.
+    /// Start of the machine, in seconds since 1970.
     pub started: u64,
     pub forks: u64,
     pub running: u64,

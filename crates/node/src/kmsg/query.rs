@@ -1,4 +1,4 @@
-//! Which records somebody wants, and how.
+//! Selection and form of records that a caller asks for.
 
 use selvage_api::os::DmesgRequest;
 
@@ -16,11 +16,11 @@ pub enum BadQuery {
     Facility(String),
 }
 
-/// Which records, and how.
+/// Selection of records, and their form.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
     pub follow: bool,
-    /// Nothing of what is in the buffer.
+    /// True to skip the records that are in the buffer already.
     pub only_new: bool,
     pub since: u64,
     pub last: Option<usize>,

@@ -36,7 +36,7 @@ pub struct Record {
     /// From 0, an emergency, to 7.
     pub level: u8,
     pub sequence: u64,
-    /// When, in microseconds since boot.
+    /// Time of the record, in microseconds since boot.
     pub micros: u64,
     /// Caller, if the kernel names it: `T` and a thread, or `C` and a processor.
     pub caller: Option<String>,

@@ -55,7 +55,7 @@ impl AsRawFd for Device {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RingStep {
     Record(Record),
-    /// One that does not read; the next may.
+    /// A record that cannot be parsed; the next one may be fine.
     Malformed(Malformed),
     /// There is none yet.
     Nothing,

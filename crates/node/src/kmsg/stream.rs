@@ -30,7 +30,7 @@ use super::{
 const BEHIND: usize = 4096;
 
 /// Messages that wait for a slow client.
-const WAITING: usize = 256;
+const QUEUE_LIMIT: usize = 256;
 
 /// The log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ impl Kmsg {
         let ring = if query.only_new { None } else { Some(self.open()?) };
         let last = query.last;
         let mut view = View::new(query, self.boot.lock().kept(Boot::now()));
-        let (sender, receiver) = mpsc::channel(WAITING);
+        let (sender, receiver) = mpsc::channel(QUEUE_LIMIT);
         tokio::spawn(async move {
             if let Some(ring) = ring {
                 let replies = sender.clone();

@@ -1,4 +1,4 @@
-//! When a record was made. The kernel counts from boot.
+//! Time of records. The kernel counts from boot.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -16,7 +16,7 @@ impl Boot {
         Self(nanoseconds)
     }
 
-    /// As the clocks tell now.
+    /// Reads the clocks.
     pub fn now() -> Self {
         let nanoseconds = |time: Timespec| time.tv_sec * 1_000_000_000 + time.tv_nsec;
         let real = nanoseconds(clock_gettime(ClockId::Realtime));
@@ -31,7 +31,8 @@ impl Boot {
         *self
     }
 
-    /// So many microseconds later, in nanoseconds since 1970.
+    /// Returns the time of that many microseconds after boot, in nanoseconds
+    /// since 1970.
     pub fn at(self, micros: u64) -> i64 {
         let later = i64::try_from(micros).unwrap_or(i64::MAX).saturating_mul(1000);
         self.0.saturating_add(later)

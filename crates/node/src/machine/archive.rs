@@ -65,7 +65,7 @@ fn finish(tar: Tar) -> io::Result<()> {
     tar.into_inner()?.finish()?.flush()
 }
 
-/// Why an entry is not in the archive.
+/// Reason why an entry is not in the archive.
 enum Failure {
     /// Nobody reads the archive any more.
     Gone,

@@ -42,7 +42,7 @@ impl Roots {
         Self { folders, guard: Some(guard) }
     }
 
-    /// For a path that the configuration names.
+    /// Returns the roots for a path that the configuration names.
     pub(super) fn of_owner() -> Self {
         Self { folders: vec![PathBuf::from("/")], guard: None }
     }
@@ -138,7 +138,8 @@ impl Located {
         }
     }
 
-    /// Why a file that is to be read is not given to callers.
+    /// Returns the reason why a file must not be read by callers; `None` if it
+    /// may.
     pub(super) fn refuse(&self, file: &File) -> Option<&'static str> {
         self.seal.as_ref().and_then(|seal| seal.check(file).err())
     }

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use selvage_api::Code;
 use tonic::Status;
 
-/// Why a call to the machine fails.
+/// Errors of calls to the machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,7 +24,7 @@ pub enum Error {
         /// Reason why it is refused.
         reason: &'static str,
     },
-    /// Not among what may be looked at.
+    /// A path outside the folders that callers may see.
     #[error("path {path:?} leads out of what may be looked at here")]
     Outside {
         /// The path of the request.
@@ -55,7 +55,7 @@ pub enum Error {
         /// Reason why it is refused.
         reason: String,
     },
-    /// As many files are being sent as there may be.
+    /// Too many files are being sent.
     #[error("too many files are being sent: try again in a moment")]
     Busy,
     /// No service has that name.
@@ -77,13 +77,13 @@ pub enum Error {
     Service {
         /// The service of the request.
         id: String,
-        /// Why.
+        /// Reason of the error.
         reason: String,
     },
     /// The log of the request is not there.
     #[error("no log available")]
     NoLog,
-    /// Not on this machine.
+    /// Not possible on this machine.
     #[error("{what} is refused: {reason}")]
     Refused {
         /// Action that was asked for.
@@ -91,7 +91,7 @@ pub enum Error {
         /// Reason of the refusal.
         reason: String,
     },
-    /// Something of the machine could not be read.
+    /// State of the machine could not be read.
     #[error("{what}: {error}")]
     Read {
         /// Thing that failed.

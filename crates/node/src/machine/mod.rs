@@ -58,11 +58,12 @@ pub use self::{
     services::{Operation, Supervisor, TaskServices},
 };
 
-/// Pieces that wait for a caller.
-const WAITING: usize = 8;
+/// Maximum number of pieces that wait for a caller.
+const QUEUE_LIMIT: usize = 8;
 
-/// Time for an answer to reach the caller before the machine goes.
-const BEFORE_POWER: Duration = Duration::from_secs(1);
+/// Delay before the machine restarts or shuts down, so that the reply reaches
+/// the caller.
+const POWER_DELAY: Duration = Duration::from_secs(1);
 
 /// Bytes of a log in pieces.
 pub type LogPieces = BoxStream<'static, Result<Bytes, Status>>;
@@ -113,7 +114,7 @@ struct Inner {
 impl MachineApi {
     /// With these settings.
     pub fn new(settings: Settings) -> Self {
-        Self::with_delay(settings, BEFORE_POWER)
+        Self::with_delay(settings, POWER_DELAY)
     }
 
     fn with_delay(settings: Settings, before_power: Duration) -> Self {
@@ -145,7 +146,7 @@ impl MachineApi {
         T: Send + 'static,
         F: FnOnce(&Roots, &mpsc::Sender<Result<T, Status>>) -> Result<(), Error> + Send + 'static,
     {
-        let (sender, mut receiver) = mpsc::channel(WAITING);
+        let (sender, mut receiver) = mpsc::channel(QUEUE_LIMIT);
         let roots = self.0.roots.clone();
         tokio::task::spawn_blocking(move || {
             let _slot = slot;

@@ -12,13 +12,13 @@ pub trait Power: Send + Sync + 'static {
     /// Turns the machine off.
     fn shutdown(&self) -> io::Result<()>;
 
-    /// Why the machine cannot be reset, if it cannot.
+    /// Returns the reason why the machine cannot be reset, if it cannot.
     fn reset_obstacle(&self) -> Option<String>;
 
     /// Takes away what makes this machine one of ours, and starts it anew.
     fn reset(&self) -> io::Result<()>;
 
-    /// Why the machine cannot be upgraded, if it cannot.
+    /// Returns the reason why the machine cannot be upgraded, if it cannot.
     fn upgrade_obstacle(&self) -> Option<String>;
 
     /// Upgrades the machine to what is in the image.

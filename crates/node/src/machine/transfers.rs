@@ -15,7 +15,7 @@ use super::Error;
 /// Files and folders that may be sent at the same time.
 pub(super) const ALL: usize = 64;
 
-/// Those of one caller.
+/// Maximum number of transfers of one caller.
 pub(super) const SHARE: usize = 16;
 
 #[derive(Clone, Default)]

@@ -59,7 +59,7 @@ impl Location<'_> {
     }
 }
 
-/// Told of every entry; stops the walk when it has enough.
+/// Function that is called for every entry; it may stop the walk.
 pub(super) type Visit<'a> = dyn FnMut(Entry<'_>) -> ControlFlow<()> + 'a;
 
 /// Walks `depth` levels below a place, without end for `None`.

@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status};
 /// Timeout of the kernel.
 const NETLINK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why the network is not told.
+/// Errors of reading the network.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel cannot be asked.

@@ -42,11 +42,12 @@ const TICKS: f64 = 100.0;
 /// A line of `/proc/PID/stat` is at most some 400 bytes.
 const STAT_SIZE: usize = 1024;
 
-/// A program may write over its own arguments without a sign: those of one that
-/// has run since are read again, but not more often than this.
-const REREAD: Duration = Duration::from_secs(2);
+/// Minimum interval of reading the arguments of a process that has run since: a
+/// program may overwrite its own without notice.
+const ARGUMENTS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// One that rests is looked at again after so long, and not all at once.
+/// Interval of reading a process again that does not run. A process gets an
+/// offset by its pid, so that not all are due at once.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(12);
 const RESCAN_SPREAD: u64 = 8;
 
@@ -86,16 +87,16 @@ struct CachedProcess {
     started: u64,
     layout: [u64; 4],
     program: Program,
-    /// When that was read.
+    /// Time when the program was read.
     program_read: Instant,
 }
 
 impl CachedProcess {
-    /// When to look at it again if it rests: soon where it may have changed
-    /// its arguments since they were read.
+    /// Returns the time at which to read the process again even if it does not
+    /// run: soon if it may have changed its arguments since they were read.
     fn due(&self, pid: i32, now: Instant) -> Instant {
         if self.program_read != now {
-            return self.program_read + REREAD;
+            return self.program_read + ARGUMENTS_INTERVAL;
         }
         let spread = u64::from(pid.unsigned_abs()) % RESCAN_SPREAD;
         now + RESCAN_INTERVAL + Duration::from_secs(spread)
@@ -130,11 +131,11 @@ pub struct Scanner {
     own_numbers: bool,
     known: HashMap<i32, CachedProcess>,
     open: usize,
-    /// When the scan began.
+    /// Start of the scan.
     now: Instant,
-    /// Those that there are, ascending.
+    /// Pids of this scan, ascending.
     pids: Vec<i32>,
-    /// Those that there were.
+    /// Pids of the scan before.
     pids_before: Vec<i32>,
     listing: Vec<u8>,
     /// Last replies, to those who may see secrets and to others.
@@ -316,7 +317,7 @@ impl Scanner {
         let same = self.known.get(&pid).is_some_and(|known| {
             known.started == read.started
                 && known.layout == read.layout
-                && self.now < known.program_read + REREAD
+                && self.now < known.program_read + ARGUMENTS_INTERVAL
         });
         let program = if same {
             None

@@ -23,9 +23,9 @@ pub(super) struct Snapshot {
 pub(super) struct Row {
     pub(super) pid: i32,
     pub(super) parent: i32,
-    /// For how long it had run, in nanoseconds; none if it did not rest.
+    /// CPU time that it had used, in nanoseconds; `None` if it was running.
     pub(super) ran: Option<u64>,
-    /// When it is to be looked at again even if it rests.
+    /// Time at which it is read again even if it does not run.
     pub(super) due: Instant,
     /// Bytes of its arguments.
     pub(super) arguments: usize,
@@ -55,7 +55,7 @@ impl Snapshot {
 
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
-    /// Those that were not passed yet.
+    /// Rows that were not passed yet.
     rows: &'a [Row],
     bytes: &'a [u8],
     /// Offset of the bytes of the first of them.
@@ -86,7 +86,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// For a list that will be much like this one.
+    /// Creates a writer for a list of about the size of this one.
     pub(super) fn like(before: &Snapshot, processes: usize) -> Self {
         let bytes = before.bytes.len() + before.bytes.len() / 8;
         Self { rows: Vec::with_capacity(processes), bytes: Vec::with_capacity(bytes) }

@@ -18,7 +18,7 @@ pub struct Stat<'a> {
     /// CPU time in the kernel, in the same ticks.
     pub system: u64,
     pub threads: i32,
-    /// When it was started, in ticks since boot.
+    /// Start of the process, in ticks since boot.
     pub started: u64,
     /// Virtual memory in bytes.
     pub virtual_memory: u64,

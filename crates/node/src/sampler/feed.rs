@@ -13,13 +13,13 @@ use selvage_runtime::{Container, Event, EventKind, Runtime, cgroup::Mounts};
 use super::{Measured, Owns, Sampler, Tracked};
 use crate::history::Point;
 
-/// Events come in bursts: a listing follows the first after so long.
-const TOGETHER: Duration = Duration::from_millis(50);
+/// Delay of a listing after the first event: events come in bursts.
+const COALESCE_DELAY: Duration = Duration::from_millis(50);
 
 /// The containers of one namespace.
 #[derive(Default)]
 pub(super) struct Feed {
-    /// By the runtime's own id.
+    /// Containers by the id that the runtime gave them.
     tracked: Mutex<BTreeMap<String, Tracked>>,
 }
 
@@ -86,7 +86,7 @@ impl Sampler {
         self.relist_all(&runtime, &owns).await;
         while let Some(first) = events.next().await {
             let mut burst = vec![first];
-            let until = tokio::time::sleep(TOGETHER);
+            let until = tokio::time::sleep(COALESCE_DELAY);
             tokio::pin!(until);
             loop {
                 tokio::select! {

@@ -33,7 +33,7 @@ struct Files {
     group: Reader,
     /// Its network, where that is its own.
     network: Option<OwnedFd>,
-    /// When CPU time was last read, and when waiting was.
+    /// Times when CPU time and pressure were last read.
     cpu_at: Option<Instant>,
     pressure_at: Option<(Instant, Pressures)>,
 }
@@ -51,7 +51,7 @@ pub struct Tracked {
 }
 
 impl Tracked {
-    /// One that was not measured yet.
+    /// Returns a container without measurements.
     pub(super) fn new(container: Arc<Container>) -> Self {
         let labels = crate::prometheus::container_labels(&container);
         Self { container, history: History::default(), labels, files: None, latest: None }

@@ -1,6 +1,7 @@
-//! The one loop that measures. What runs is known from the runtimes' events,
-//! what it uses from files that stay open; calls, streams, the page for
-//! Prometheus and the history all live on what this loop has read.
+//! Measuring of all containers, in a single loop. Containers are known from the
+//! events of the runtimes, their usage from files that stay open; calls,
+//! streams, the page for Prometheus and the history all use the results of this
+//! loop.
 
 mod feed;
 mod measure;

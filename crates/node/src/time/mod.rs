@@ -26,10 +26,10 @@ const PORT: u16 = 123;
 /// The server that is asked where none is configured.
 pub const DEFAULT_SERVER: &str = "pool.ntp.org";
 
-/// Why there is no time of a server.
+/// Errors of asking a time server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not the name of a server.
+    /// Invalid name of a server.
     #[error("server: {0:?} is not a host or an address, with or without a port")]
     Server(String),
     /// A server that the machine's owner did not choose.

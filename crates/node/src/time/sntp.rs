@@ -21,7 +21,7 @@ pub(super) struct Reading {
     pub(super) remote: SystemTime,
 }
 
-/// Why there is no time.
+/// Reason why a server gave no time.
 #[derive(Debug)]
 pub(super) enum Failure {
     Silent(String),

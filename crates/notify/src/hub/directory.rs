@@ -16,7 +16,7 @@ pub(super) struct Directory {
 
 #[derive(Default)]
 struct CloudletObjects {
-    /// By index of the type in the order of sending.
+    /// Objects by the index of their type in the order of sending.
     objects: BTreeSet<(usize, ObjectKey)>,
     apps: BTreeMap<ObjectKey, usize>,
 }
@@ -79,7 +79,8 @@ impl Directory {
         self.apps.get(app).map(|there| there.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Everything on a cloudlet, by index of its type, and its apps.
+    /// Returns all objects on a cloudlet, by the index of their type, and its
+    /// apps.
     pub(super) fn of_cloudlet(&self, cloudlet: &str) -> (Vec<(usize, ObjectKey)>, Vec<ObjectKey>) {
         let Some(on_cloudlet) = self.cloudlets.get(cloudlet) else { return Default::default() };
         (on_cloudlet.objects.iter().cloned().collect(), on_cloudlet.apps.keys().cloned().collect())

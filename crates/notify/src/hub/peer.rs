@@ -27,7 +27,7 @@ const MAX_WANTS: usize = 1000;
 /// original's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Offer {
-    /// By index of the type in our order of sending, 0 for none.
+    /// Revisions by the index of the type in our order of sending, 0 for none.
     pub(crate) revisions: Vec<i64>,
     pub(crate) scope: u64,
 }
@@ -87,7 +87,7 @@ pub(crate) struct Peer {
     /// Canonical texts of the keys of the cloudlets it reports on.
     announced: Mutex<BTreeSet<Box<str>>>,
     pub(crate) wake: Notify,
-    /// All that was queued has been handed to the connection.
+    /// Notified when the whole queue has been handed to the connection.
     drained: Notify,
     /// The peer has said that it has sent everything.
     pub(crate) received_all: AtomicBool,
@@ -121,7 +121,8 @@ pub(crate) struct Round {
 
 pub(crate) enum Lane {
     Objects(usize, btree_set::IntoIter<ObjectKey>),
-    /// So many of the queue, which stay there until they are sent.
+    /// Type, and the number of messages at the head of its queue, which stay
+    /// there until they are sent.
     Messages(usize, usize),
 }
 
@@ -176,7 +177,7 @@ impl Peer {
         self.wants.contains(&Some(index))
     }
 
-    /// Something of each type that the peer wants, in the peer's order.
+    /// Returns a value for each type that the peer wants, in the peer's order.
     pub(crate) fn by_want<T: Default>(&self, of: impl Fn(usize) -> T) -> Vec<T> {
         self.wants.iter().map(|index| index.map(&of).unwrap_or_default()).collect()
     }
@@ -197,8 +198,8 @@ impl Peer {
         self.wake.notify_one();
     }
 
-    /// Everything that has to go first is queued, apart from what waits for
-    /// the peer to say which cloudlets it has.
+    /// Marks the initial objects as queued, except those that wait until the
+    /// peer has said which cloudlets it has.
     pub(super) fn began(&self, resumed: Vec<usize>, deferred: Option<Deferred>) {
         let mut outbox = self.outbox.lock();
         outbox.resumed.extend(resumed);

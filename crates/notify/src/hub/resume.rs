@@ -93,8 +93,9 @@ impl Hub {
         }
     }
 
-    /// Everything on a cloudlet and its apps. An app that is not there is not
-    /// queued, or its absence would be told; should it come, that is a change.
+    /// Returns the objects on a cloudlet and its apps. An app that does not
+    /// exist is not queued, or its absence would be sent; once it is created,
+    /// that is a change.
     fn on(&self, cloudlet: &str) -> Marks {
         let (mut keys, apps) = self.directory.lock().of_cloudlet(cloudlet);
         if let Some((at, source)) = self.apps() {

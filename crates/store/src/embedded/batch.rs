@@ -67,7 +67,7 @@ pub(super) struct Batch<'t, 'b> {
     pub(super) revision: Revision,
     pub(super) compacted: Revision,
     pub(super) entries: Vec<Arc<Entry>>,
-    /// Something has to be committed.
+    /// True if there are changes to commit.
     pub(super) dirty: bool,
 }
 

@@ -26,7 +26,7 @@ type Upgrade = fn(&WriteTransaction) -> Result<()>;
 /// The step at index n turns format n + 1 into format n + 2.
 const UPGRADES: [Upgrade; FORMAT as usize - 1] = [];
 
-/// Held as long as the data file is open.
+/// Lock on the data file, held as long as it is open.
 #[derive(Debug)]
 pub(super) struct LockFile {
     _file: File,

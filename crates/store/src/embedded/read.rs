@@ -84,8 +84,8 @@ where
     Ok(collect.reply)
 }
 
-/// For every key of the range that changed after the start of `span`, what it
-/// was at the start.
+/// Returns the former value of every key of the range that changed after the
+/// start of `span`.
 fn undone(
     log: &impl ReadableTable<u64, &'static [u8]>,
     range: &KeyRange,

@@ -1,5 +1,5 @@
-//! The one thread that writes: it takes everything that waits, does it in
-//! order inside one write transaction, and answers after one sync.
+//! Writer thread: it takes all waiting requests, executes them in order in one
+//! write transaction, and answers after one sync.
 
 use std::sync::Arc;
 

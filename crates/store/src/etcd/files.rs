@@ -27,7 +27,7 @@ struct FileState {
     stamps: Vec<Stamp>,
     /// Counts the changes.
     state: u64,
-    /// Something is to be tried once more with the same files.
+    /// True if a request is to be retried with the same files.
     again: bool,
 }
 

@@ -329,7 +329,7 @@ fn check_kind(kind: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Everything in a range as it was at one revision, read in pages.
+/// Returns all keys in a range as of one revision, read in pages.
 pub(crate) async fn scan(store: &dyn Store, range: KeyRange) -> Result<(Vec<KeyValue>, Revision)> {
     let (mut from, to) = range.bounds();
     let mut items: Vec<KeyValue> = Vec::new();

@@ -52,9 +52,9 @@ struct State {
     writes: BTreeMap<String, Write>,
     /// The snapshot was compacted away while the body ran.
     lost: bool,
-    /// Something that was not there may have been there at the snapshot,
+    /// True if a key that was missing may have existed at the snapshot.
     unsure: bool,
-    /// which is not to happen again.
+    /// True if that must not happen, because an earlier attempt was unsure.
     strict: bool,
 }
 

@@ -14,10 +14,10 @@ use crate::{Failure, Next, Operation, Scope};
 /// Fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is run twice, the first run being forgotten.
+    /// Runs twice, with the first run forgotten.
     Repeat,
     Fail,
-    /// Somebody cancels the operation.
+    /// Is cancelled during the operation.
     Cancel,
     /// The process is asked to stop.
     Stop,
@@ -32,7 +32,7 @@ pub(super) enum When {
     After,
 }
 
-/// When something goes wrong, once.
+/// Point at which a fault occurs, once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) step: String,

@@ -52,7 +52,7 @@ pub trait Environment: Send + Sync + 'static {
         engine.start::<Self::Operation>(self.state(), "testing").await
     }
 
-    /// Everything that the operation could leave behind, as text that is the
+    /// Returns all that the operation could leave behind, as text that is the
     /// same in every fresh environment: without ids, times and the like.
     async fn residue(&self) -> String;
 
