@@ -51,4 +51,4 @@ pub use identity_service::IdentityApi;
 pub use inventory::Report;
 pub use options::{GroupGrant, HashCost, OidcProvider, Options, RateLimits, WrittenGrant};
 pub use rotation::PkiApi;
-pub use secrets::GeneratedPassword;
+pub use secrets::{GeneratedPassword, TOKEN_PREFIXES};

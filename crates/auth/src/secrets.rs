@@ -7,9 +7,12 @@ use rand::RngExt;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-const SESSION_PREFIX: &str = "slv_";
-const JOIN_PREFIX: &str = "slvj_";
-const API_PREFIX: &str = "slvt_";
+/// Prefixes of all tokens of ours, for those who must know one when they see
+/// it. Each kind has its own from here, so that none is left out.
+pub const TOKEN_PREFIXES: [&str; 3] = ["slv_", "slvj_", "slvt_"];
+const SESSION_PREFIX: &str = TOKEN_PREFIXES[0];
+const JOIN_PREFIX: &str = TOKEN_PREFIXES[1];
+const API_PREFIX: &str = TOKEN_PREFIXES[2];
 /// Letters and digits that are not taken for one another.
 const READABLE: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 

@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use selvage_auth::TOKEN_PREFIXES;
+
 /// Text that replaces a secret.
 const BLOT: &str = "***";
 
@@ -48,10 +50,6 @@ const TOKENS: &[&str] = &[
     "hvs.",
     "npm_",
 ];
-
-/// Prefixes of our own tokens: those of sessions, and join tokens. They
-/// are blotted out wherever they stand in a word.
-const OWN_TOKENS: &[&str] = &["slv_", "slvj_"];
 
 /// Options of many programs that hold `user:password`.
 const USERS: &[&str] = &["-u", "--user", "--proxy-user"];
@@ -113,9 +111,9 @@ pub fn redact<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<Cow<'a, str>>
     redacted
 }
 
-/// The word without tokens of ours, if it holds any.
+/// The word without tokens of ours, wherever they stand in it, if it holds any.
 fn own_tokens(word: &str) -> Option<String> {
-    let begins = |text: &str| OWN_TOKENS.iter().filter_map(|token| text.find(token)).min();
+    let begins = |text: &str| TOKEN_PREFIXES.iter().filter_map(|token| text.find(token)).min();
     let mut rest = word;
     let mut blotted = String::new();
     while let Some(start) = begins(rest) {
@@ -266,6 +264,7 @@ mod tests {
             ("selvage|node|--join=slvj_hunter2.ab12", "selvage node --join=***"),
             ("sh|-c|A=slv_a; B='slvj_b.c' x", "sh -c A=***; B='***' x"),
             ("slvj_hunter2", "***"),
+            ("ci|slvt_hunter2,y", "ci ***,y"),
             ("curl|https://h/x?t=slv_hunter2&u=1", "curl https://h/x?t=***&u=1"),
             ("redis-server|--requirepass|hunter2", "redis-server --requirepass ***"),
             ("env|MYSQL_ROOT_PASS=hunter2", "env MYSQL_ROOT_PASS=***"),
@@ -286,6 +285,13 @@ mod tests {
             ),
         ] {
             assert_eq!(redacted(line), shown);
+        }
+    }
+
+    #[test]
+    fn tokens_of_ours_are_blotted_out_whatever_their_kind() {
+        for prefix in TOKEN_PREFIXES {
+            assert_eq!(redacted(&format!("x|--it={prefix}hunter2")), "x --it=***");
         }
     }
 
