@@ -72,17 +72,23 @@ pub(crate) fn is_agent_of(identity: &Identity, cloudlet: &wire::CloudletKey) -> 
 }
 
 impl Guest {
+    /// Returns whether somebody is the one who is meant, with all that the
+    /// command was allowed by.
     fn is(&self, identity: &Identity) -> bool {
         match (self, &identity.kind) {
             (Self::Agent(key), _) => is_agent_of(identity, key),
             (_, Kind::Local | Kind::Insecure) => true,
             (_, Kind::Anonymous) => false,
             (Self::Caller(caller), Kind::User { .. }) => {
-                matches!(caller.kind, Kind::User { .. }) && caller.name == identity.name
+                matches!(caller.kind, Kind::User { .. })
+                    && caller.name == identity.name
+                    && identity.holds_all(&caller.grants)
             }
             // Two tokens of one person are two callers.
             (Self::Caller(caller), Kind::Delegate(_)) => {
-                matches!(caller.kind, Kind::Delegate(_)) && caller.name == identity.name
+                matches!(caller.kind, Kind::Delegate(_))
+                    && caller.name == identity.name
+                    && identity.holds_all(&caller.grants)
             }
             (Self::Caller(caller), Kind::Machine(_)) => caller.kind == identity.kind,
         }

@@ -260,6 +260,11 @@ impl Identity {
         self.grants.iter().any(|grant| grant.role == role)
     }
 
+    /// Returns whether the caller holds all of these.
+    pub fn holds_all(&self, grants: &[Grant]) -> bool {
+        grants.iter().all(|grant| self.grants.contains(grant))
+    }
+
     /// Organisations in which the caller holds the role.
     pub fn organisations(&self, role: Role) -> impl Iterator<Item = &str> {
         self.grants

@@ -24,7 +24,9 @@ use selvage_api::services::auth::{
     auth_service_server::{AuthService, AuthServiceServer},
 };
 use selvage_kit::{
-    identity::{Authenticator, Credentials, Identity, Kind, Refused},
+    identity::{
+        Authenticator, Credentials, Delegation, Form, Grant, Identity, Kind, Refused, Role,
+    },
     serve::{Limits, Server, Services, Socket, SocketHandler, Trust, UNATTENDED, WebSocketPage},
     telemetry::Metrics,
 };
@@ -458,6 +460,51 @@ async fn a_stream_ends_with_the_right_to_it() {
     tell.send_replace(Some(selvage_api::Code::Unauthenticated));
     let status = tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap().unwrap();
     assert_eq!((status.code(), status.message()), (Code::Unauthenticated, "the session has ended"));
+}
+
+/// Knows somebody with these roles, by what was handed to a program.
+struct WithRoles(watch::Receiver<Vec<Grant>>);
+
+#[async_trait::async_trait]
+impl Authenticator for WithRoles {
+    async fn authenticate(&self, _: &Credentials) -> Result<Identity, Refused> {
+        let limits = Delegation {
+            form: Form::Token,
+            id: "t".into(),
+            expires: i64::MAX,
+            methods: Vec::new(),
+        };
+        let (kind, grants) = (Kind::Delegate(Arc::new(limits)), self.0.borrow().clone());
+        Ok(Identity { name: "anna/t".into(), kind, grants })
+    }
+}
+
+#[tokio::test]
+async fn one_role_of_two_is_not_enough_to_go_on() {
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let limits = Limits { recheck: Duration::from_millis(20), ..Limits::default() };
+    let [acme, bmce, viewer] =
+        [(Role::Developer, "acme"), (Role::Developer, "bmce"), (Role::Viewer, "")]
+            .map(|(role, organisation)| Grant { role, organisation: organisation.into() });
+    let (tell, receiver) = watch::channel(vec![acme.clone(), bmce.clone(), viewer.clone()]);
+    let running = start(limits, socket, Trust::Credentials(Arc::new(WithRoles(receiver)))).await;
+    let mut client = MetricsServiceClient::new(running.channel().await);
+    let mut request = Request::new(ListSamplesRequest::default());
+    request.metadata_mut().insert("authorization", "Bearer token".parse().unwrap());
+    let mut samples = client.list_samples(request).await.unwrap().into_inner();
+    let mut talking = running.talk().await;
+    let stream = tokio::spawn(async move { samples.message().await.unwrap_err() });
+    let talk = tokio::spawn(async move { while let Some(Ok(_)) = talking.next().await {} });
+    // In another order, and with one more, they are still held.
+    let more = Grant { role: Role::Operator, organisation: "tmus".into() };
+    tell.send_replace(vec![viewer.clone(), more, bmce.clone(), acme]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!stream.is_finished() && !talk.is_finished());
+    tell.send_replace(vec![bmce, viewer]);
+    let status = tokio::time::timeout(Duration::from_secs(60), stream).await.unwrap().unwrap();
+    assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+    assert!(status.message().contains("taken away"), "{status}");
+    tokio::time::timeout(Duration::from_secs(60), talk).await.unwrap().unwrap();
 }
 
 /// Counts uses, and how often it was looked whether the right is left.

@@ -47,7 +47,7 @@ pub(super) async fn add(admin: &Client, name: &str, grants: Vec<WireGrant>) {
 }
 
 /// A client with nothing but a token of the caller's.
-async fn token(
+pub(super) async fn token(
     selvage: &Selvage,
     owner: &Client,
     grants: Vec<WireGrant>,
@@ -70,13 +70,21 @@ async fn certificate(
     owner: &Client,
     grants: Vec<WireGrant>,
 ) -> (Client, Credential) {
+    let (certificate, key, credential) = key_pair(owner, grants).await;
+    (Client::machine(selvage, &certificate, &key).await, credential)
+}
+
+/// Certificate and key, both PEM, and what the list says of them.
+pub(super) async fn key_pair(
+    owner: &Client,
+    grants: Vec<WireGrant>,
+) -> (String, String, Credential) {
     let key = rcgen::KeyPair::generate().unwrap();
     let csr = rcgen::CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
     let name = fresh("c");
     let request = CreateCertificateRequest { name, grants, csr, ..Default::default() };
     let made = api(owner).create_certificate(owner.request(request)).await.unwrap().into_inner();
-    let thief = Client::machine(selvage, &made.certificate, &key.serialize_pem()).await;
-    (thief, made.credential.unwrap())
+    (made.certificate, key.serialize_pem(), made.credential.unwrap())
 }
 
 fn identity(role: Role, organisation: &str, methods: &[&str]) -> Identity {

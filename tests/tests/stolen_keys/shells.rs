@@ -19,7 +19,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::{
-    credentials::{PASSWORD, add, api, grants},
+    credentials::{PASSWORD, add, api, grants, key_pair, token},
     notices::{Peer, info, instance, set_up, start, wait_until_ready},
     *,
 };
@@ -33,7 +33,17 @@ const ENDED: Duration = Duration::from_secs(120);
 enum Loss {
     LoggedOut,
     RoleTaken,
+    /// Of the organisation that the instance is of; one of another is left.
+    OneRoleOfTwo,
     Disabled,
+}
+
+/// Proof that a developer shows.
+#[derive(Debug, Clone, Copy)]
+enum Proof {
+    Session,
+    Token,
+    Certificate,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -89,15 +99,15 @@ impl Caller {
     async fn open(
         selvage: &Selvage,
         way: Transport,
-        client: &Client,
+        developer: &Developer,
         answer: &ExecRequest,
     ) -> Self {
         match way {
             Transport::Attach => {
-                Self::Attach(Box::new(Attached::open(client, &answer.relay).await))
+                Self::Attach(Box::new(Attached::open(&developer.client, &answer.relay).await))
             }
             Transport::WebSocket => {
-                Self::WebSocket(Box::new(socket(selvage, client, answer).await))
+                Self::WebSocket(Box::new(socket(selvage, developer, answer).await))
             }
         }
     }
@@ -113,11 +123,9 @@ impl Caller {
     }
 
     /// Waits for the end, which must be that of the right.
-    async fn ends(self, what: &str) {
+    async fn ends(self, what: &str, code: Code) {
         match self {
-            Self::Attach(attached) => {
-                assert_eq!(attached.ends().await, Code::Unauthenticated, "{what}");
-            }
+            Self::Attach(attached) => assert_eq!(attached.ends().await, code, "{what}"),
             // However it is hung up.
             Self::WebSocket(mut socket) => {
                 let mut rest = Vec::new();
@@ -127,11 +135,17 @@ impl Caller {
     }
 }
 
-async fn socket(selvage: &Selvage, client: &Client, answer: &ExecRequest) -> Upgraded {
+async fn socket(selvage: &Selvage, developer: &Developer, answer: &ExecRequest) -> Upgraded {
     let root = reqwest::Certificate::from_pem(selvage.ca().unwrap().as_bytes()).unwrap();
-    let http = reqwest::Client::builder().no_proxy().http1_only().tls_certs_only([root]);
+    let mut http = reqwest::Client::builder().no_proxy().http1_only().tls_certs_only([root]);
+    if let Some(pem) = &developer.certificate_and_key {
+        http = http.identity(reqwest::Identity::from_pem(pem.as_bytes()).unwrap());
+    }
     let url = answer.answer.replacen("wss://", "https://", 1);
-    let asked = http.build().unwrap().get(url).bearer_auth(client.token.as_ref().unwrap());
+    let mut asked = http.build().unwrap().get(url);
+    if let Some(token) = &developer.client.token {
+        asked = asked.bearer_auth(token);
+    }
     let asked = asked
         .header("connection", "upgrade")
         .header("upgrade", "websocket")
@@ -150,10 +164,17 @@ struct Region {
     crm: Peer,
 }
 
-/// A shell, with both who talk in it.
-struct Shell {
+/// Somebody who may open shells, and the program that does it.
+struct Developer {
     user: String,
     client: Client,
+    /// PEM, if that is what is shown.
+    certificate_and_key: Option<String>,
+}
+
+/// A shell, with both who talk in it.
+struct Shell {
+    developer: Developer,
     caller: Caller,
     crm: Attached,
 }
@@ -172,10 +193,27 @@ impl Region {
         Self { selvage, admin, west, crm }
     }
 
+    /// A new developer of two organisations, with all of it in one proof.
+    async fn developer(&self, user: String, proof: Proof) -> Developer {
+        let both = || ["acme", "bmce"].map(|of| grants("developer", of)).concat();
+        add(&self.admin, &user, both()).await;
+        let owner = Client::login(&self.selvage, &user, PASSWORD).await.unwrap();
+        let (client, certificate_and_key) = match proof {
+            Proof::Session => (owner, None),
+            Proof::Token => (token(&self.selvage, &owner, both(), &[]).await.0, None),
+            Proof::Certificate => {
+                let (certificate, key, _) = key_pair(&owner, both()).await;
+                let client = Client::machine(&self.selvage, &certificate, &key).await;
+                (client, Some(format!("{key}\n{certificate}")))
+            }
+        };
+        Developer { user, client, certificate_and_key }
+    }
+
     /// A shell of a new developer, in which something was said.
-    async fn shell(&mut self, user: String, way: Transport) -> Shell {
-        add(&self.admin, &user, grants("developer", "acme")).await;
-        let client = Client::login(&self.selvage, &user, PASSWORD).await.unwrap();
+    async fn shell(&mut self, user: String, proof: Proof, way: Transport) -> Shell {
+        let developer = self.developer(user, proof).await;
+        let client = &developer.client;
         let mut exec = ExecApiClient::new(client.channel.clone());
         let (app_inst_key, command) = (Some(instance("west")), "sh".to_owned());
         let request = client.request(ExecRequest { app_inst_key, command, ..Default::default() });
@@ -186,51 +224,64 @@ impl Region {
         let answer = call.await.unwrap().unwrap().into_inner();
         // Each waits for the other.
         let crm = tokio::spawn(async move { Attached::open(&west, &relay).await });
-        let mut caller = Caller::open(&self.selvage, way, &client, &answer).await;
+        let mut caller = Caller::open(&self.selvage, way, &developer, &answer).await;
         let crm = crm.await.unwrap();
         crm.say("hello");
         caller.hears().await;
-        Shell { user, client, caller, crm }
+        Shell { developer, caller, crm }
     }
 
-    async fn lose(&self, shell: &Shell, loss: Loss) {
-        let update = |role: &str, disabled| {
-            let organisation = if role == "viewer" { "" } else { "acme" };
-            let (username, grants) = (shell.user.clone(), grants(role, organisation));
-            self.admin.request(UpdateUserRequest { username, grants, disabled })
-        };
-        match loss {
+    async fn lose(&self, developer: &Developer, loss: Loss) {
+        let (grants, disabled) = match loss {
             Loss::LoggedOut => {
-                let mut auth = AuthServiceClient::new(shell.client.channel.clone());
-                auth.logout(shell.client.request(LogoutRequest::default())).await.unwrap();
+                let client = &developer.client;
+                let mut auth = AuthServiceClient::new(client.channel.clone());
+                auth.logout(client.request(LogoutRequest::default())).await.unwrap();
+                return;
             }
-            Loss::RoleTaken => {
-                api(&self.admin).update_user(update("viewer", false)).await.unwrap();
-            }
-            Loss::Disabled => {
-                api(&self.admin).update_user(update("developer", true)).await.unwrap();
-            }
-        }
+            Loss::RoleTaken => (grants("viewer", ""), false),
+            Loss::OneRoleOfTwo => (grants("developer", "bmce"), false),
+            Loss::Disabled => (grants("developer", "acme"), true),
+        };
+        let update = UpdateUserRequest { username: developer.user.clone(), grants, disabled };
+        api(&self.admin).update_user(self.admin.request(update)).await.unwrap();
     }
+}
+
+/// Every way to lose the right that there is with a proof, and how a call says so.
+fn losses() -> impl Iterator<Item = (Proof, Loss, Code)> {
+    let all = [Loss::RoleTaken, Loss::OneRoleOfTwo, Loss::Disabled];
+    let proofs = [Proof::Session, Proof::Token, Proof::Certificate].into_iter();
+    let changed = proofs.flat_map(move |proof| {
+        all.map(|loss| match (proof, loss) {
+            // A session ends with any change; the others are good for what is left.
+            (Proof::Token | Proof::Certificate, Loss::OneRoleOfTwo) => {
+                (proof, loss, Code::PermissionDenied)
+            }
+            _ => (proof, loss, Code::Unauthenticated),
+        })
+    });
+    changed.chain([(Proof::Session, Loss::LoggedOut, Code::Unauthenticated)])
 }
 
 /// Both sides of a shell end with its caller's right, and nobody else's does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shell_ends_with_its_callers_right() {
     let mut region = Region::up().await;
-    let mut bystander = region.shell("bystander".into(), Transport::Attach).await;
+    let mut bystander = region.shell("bystander".into(), Proof::Token, Transport::Attach).await;
     let mut shells = Vec::new();
-    for (at, loss) in [Loss::LoggedOut, Loss::RoleTaken, Loss::Disabled].into_iter().enumerate() {
+    for (at, (proof, loss, code)) in losses().enumerate() {
         for way in [Transport::Attach, Transport::WebSocket] {
-            let shell = region.shell(format!("user{at}{way:?}").to_lowercase(), way).await;
-            shells.push((shell, format!("{loss:?} by {way:?}"), loss));
+            let user = format!("user{at}{way:?}").to_lowercase();
+            let shell = region.shell(user, proof, way).await;
+            shells.push((shell, format!("{loss:?} with {proof:?} by {way:?}"), loss, code));
         }
     }
-    for (shell, _, loss) in &shells {
-        region.lose(shell, *loss).await;
+    for (shell, _, loss, _) in &shells {
+        region.lose(&shell.developer, *loss).await;
     }
-    let ended = shells.into_iter().map(async |(shell, what, _)| {
-        shell.caller.ends(&what).await;
+    let ended = shells.into_iter().map(async |(shell, what, _, code)| {
+        shell.caller.ends(&what, code).await;
         assert_eq!(shell.crm.ends().await, Code::Ok, "{what}: the crm is told");
     });
     join_all(ended).await;
@@ -242,8 +293,8 @@ async fn a_shell_ends_with_its_callers_right() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shell_ends_when_its_crm_is_blocked() {
     let mut region = Region::up().await;
-    let shell = region.shell("ann".into(), Transport::Attach).await;
-    let socket = region.shell("bob".into(), Transport::WebSocket).await;
+    let shell = region.shell("ann".into(), Proof::Session, Transport::Attach).await;
+    let socket = region.shell("bob".into(), Proof::Session, Transport::WebSocket).await;
     let block = BlockMachineRequest { machine: WEST.into() };
     api(&region.admin).block_machine(region.admin.request(block)).await.unwrap();
     for crm in [shell.crm, socket.crm] {
@@ -251,7 +302,7 @@ async fn a_shell_ends_when_its_crm_is_blocked() {
     }
     let Caller::Attach(caller) = shell.caller else { unreachable!() };
     assert_eq!(caller.ends().await, Code::Ok, "the other side has gone");
-    socket.caller.ends("blocked").await;
+    socket.caller.ends("blocked", Code::Ok).await;
     assert_eq!(region.crm.ends().await, Code::PermissionDenied, "nor is it told of anything");
     // Only as long as it is blocked.
     let unblock = UnblockMachineRequest { machine: WEST.into() };

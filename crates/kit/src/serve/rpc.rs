@@ -140,8 +140,13 @@ impl Rpc {
     }
 
     /// The caller of a web socket, to be looked at again.
-    pub(super) fn standing(&self, headers: &HeaderMap, connection: &Connection) -> Standing {
-        Standing::of_socket(&self.shared, headers, connection)
+    pub(super) fn standing(
+        &self,
+        headers: &HeaderMap,
+        connection: &Connection,
+        caller: &Identity,
+    ) -> Standing {
+        Standing::of_socket(&self.shared, headers, connection, caller)
     }
 
     pub(super) async fn handle(self, mut request: Request<Body>) -> Response<Body> {
@@ -200,10 +205,10 @@ impl Rpc {
             let (response, held) = self.run_infrastructure(parts, body, deadline).await?;
             return Ok((response, held, None));
         };
-        let standing = Standing::of(&self.shared, rule, &parts);
         Standing::offer(&self.shared, rule, &mut parts);
         let admitted = within(deadline, self.shared.admit(parts, body, rule, protocol)).await?;
         let Admitted { request, held } = admitted;
+        let standing = Standing::of(&self.shared, rule, &request);
         let attention = standing.as_ref().map(Standing::attention);
         let revoked = standing.map(Standing::watched);
         let request = request.map(|body| {

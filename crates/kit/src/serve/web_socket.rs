@@ -59,7 +59,7 @@ pub(super) async fn answer(
         Ok(talk) => talk,
         Err(status) => return refuse(&status),
     };
-    let standing = rpc.standing(request.headers(), &connection);
+    let standing = rpc.standing(request.headers(), &connection, &caller);
     let attention = standing.attention();
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {

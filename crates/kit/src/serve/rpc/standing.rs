@@ -7,14 +7,15 @@ use futures::{
     FutureExt,
     future::{BoxFuture, Shared as SharedFuture},
 };
-use http::{HeaderMap, request};
+use http::{HeaderMap, Request, request};
+use selvage_api::Code as ApiCode;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
 use super::{Attention, IdentifyFor, Shared, Trust, refused};
 use crate::{
     access::{Denied, Effect, Rule},
-    identity::{Connection, Identity},
+    identity::{Connection, Grant, Identity},
     serve::internal_error,
 };
 
@@ -30,6 +31,9 @@ pub struct Standing {
     path: Option<String>,
     headers: HeaderMap,
     connection: Connection,
+    /// Grants of the caller when it was let in. What it was let in to may have
+    /// taken any of them, and what is left may be of no use there.
+    held: Vec<Grant>,
     attention: Attention,
 }
 
@@ -38,16 +42,17 @@ pub struct Standing {
 struct LetInBy(Arc<Shared>, &'static str);
 
 impl Standing {
-    /// Caller of a method that streams.
-    pub(super) fn of(shared: &Arc<Shared>, rule: &Rule, parts: &request::Parts) -> Option<Self> {
+    /// Caller of a method that streams, who was let in.
+    pub(super) fn of<T>(shared: &Arc<Shared>, rule: &Rule, request: &Request<T>) -> Option<Self> {
         let lasts = rule.method.client_streaming || rule.method.server_streaming;
         let checked = lasts && can_end(shared, rule);
-        let connection = parts.extensions.get::<Connection>().filter(|_| checked)?;
+        let connection = request.extensions().get::<Connection>().filter(|_| checked)?;
         Some(Self {
             shared: Arc::clone(shared),
             path: Some(rule.path.clone()),
-            headers: parts.headers.clone(),
+            headers: request.headers().clone(),
             connection: connection.clone(),
+            held: request.extensions().get::<Identity>()?.grants.clone(),
             attention: Attention::default(),
         })
     }
@@ -65,9 +70,14 @@ impl Standing {
     pub fn of_call<T>(request: &tonic::Request<T>) -> Option<Self> {
         let LetInBy(shared, path) = request.extensions().get::<LetInBy>()?.clone();
         let connection = request.extensions().get::<Connection>()?.clone();
-        let headers = request.metadata().clone().into_headers();
-        let attention = Attention::default();
-        Some(Self { shared, path: Some(path.to_owned()), headers, connection, attention })
+        Some(Self {
+            shared,
+            path: Some(path.to_owned()),
+            headers: request.metadata().clone().into_headers(),
+            connection,
+            held: request.extensions().get::<Identity>()?.grants.clone(),
+            attention: Attention::default(),
+        })
     }
 
     /// Caller who opened a web socket.
@@ -75,10 +85,12 @@ impl Standing {
         shared: &Arc<Shared>,
         headers: &HeaderMap,
         connection: &Connection,
+        caller: &Identity,
     ) -> Self {
         let (headers, connection) = (headers.clone(), connection.clone());
         let (shared, attention) = (Arc::clone(shared), Attention::default());
-        Self { shared, path: None, headers, connection, attention }
+        let held = caller.grants.clone();
+        Self { shared, path: None, headers, connection, held, attention }
     }
 
     /// Note to be made of all that the caller says.
@@ -114,13 +126,29 @@ impl Standing {
     }
 
     async fn look(&self) -> Result<(), Status> {
-        let Some(path) = &self.path else { return self.caller(Effect::Write).await.map(drop) };
-        let Some(rule) = self.shared.access.rule(path) else { return Ok(()) };
-        let caller = self.caller(rule.effect).await?;
-        let refuse = |denied: Denied| refused(&rule.path, &caller, &self.connection.peer, &denied);
+        let rule = match &self.path {
+            None => None,
+            Some(path) => match self.shared.access.rule(path) {
+                None => return Ok(()),
+                rule => rule,
+            },
+        };
+        let caller = self.caller(rule.map_or(Effect::Write, |rule| rule.effect)).await?;
+        let path = self.path.as_deref().unwrap_or_default();
+        let refuse = |denied: Denied| refused(path, &caller, &self.connection.peer, &denied);
+        let Some(rule) = rule else { return self.still_held(&caller).map_err(refuse) };
         let behalf = self.shared.on_behalf(&caller, &self.headers, rule, true).await;
         let behalf = behalf.map_err(refuse)?;
-        rule.decide_early(behalf.as_ref().unwrap_or(&caller)).map_err(refuse)
+        let for_whom = behalf.as_ref().unwrap_or(&caller);
+        rule.decide_early(for_whom).and_then(|()| self.still_held(for_whom)).map_err(refuse)
+    }
+
+    fn still_held(&self, caller: &Identity) -> Result<(), Denied> {
+        if caller.holds_all(&self.held) {
+            return Ok(());
+        }
+        let message = "not authorized: a role that this began with was taken away: begin again";
+        Err(Denied { code: ApiCode::PermissionDenied, message: message.into() })
     }
 }
 
