@@ -23,8 +23,8 @@ use crate::{
 };
 
 /// A probe that takes long is asked so much less often that it costs at most
-/// this share of its time.
-const JITTER_SHARE: u32 = 20;
+/// this part of its time.
+pub(crate) const SHARE: u32 = 20;
 /// The longest pause after failures.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
@@ -55,6 +55,11 @@ pub trait Probe: Send + 'static {
 
     /// The pause between two questions.
     fn every(&self) -> Duration;
+
+    /// The pause after an answer is so many times what the answer took, or longer.
+    fn share(&self) -> u32 {
+        SHARE
+    }
 
     /// Timeout of one answer.
     fn timeout(&self) -> Duration {
@@ -119,7 +124,7 @@ async fn run_probe(
             Err(Failure::Failed(format!("no answer within {} s", limit.as_secs())))
         });
         failures = if answer.is_ok() { 0 } else { failures.saturating_add(1) };
-        let pause = pause(probe.every(), asked.elapsed(), &answer, failures);
+        let pause = pause(probe.every(), asked.elapsed() * probe.share(), &answer, failures);
         board.report(name, probe.section(), answer);
         if stop.run_until_cancelled(probe.changed(pause)).await.is_none() {
             return;
@@ -129,12 +134,12 @@ async fn run_probe(
 
 fn pause(
     every: Duration,
-    took: Duration,
+    rest: Duration,
     answer: &Result<Data, Failure>,
     failures: u32,
 ) -> Duration {
     match answer {
-        Ok(_) => every.max(took * JITTER_SHARE),
+        Ok(_) => every.max(rest),
         Err(Failure::Refused { retry, .. }) => *retry,
         Err(Failure::Absent) => every.max(MAX_BACKOFF),
         Err(Failure::Failed(_)) => {
@@ -153,7 +158,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let fine = Ok(Data::Nodes(Vec::new().into()));
         assert_eq!(pause(second, Duration::from_millis(3), &fine, 0), second);
-        assert_eq!(pause(second, second, &fine, 0), second * JITTER_SHARE);
+        assert_eq!(pause(second, second * 7, &fine, 0), second * 7);
         let failed = Err(Failure::Failed("x".into()));
         let pauses: Vec<u64> =
             (1..8).map(|count| pause(second, second, &failed, count).as_secs()).collect();

@@ -13,7 +13,7 @@ use std::{
 use axum::{
     Json, Router,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -38,6 +38,8 @@ enum Mood {
     Large,
     Never,
     Elsewhere(String),
+    /// As a Ceph of another time refuses our version of the API.
+    OtherVersion,
 }
 
 struct Imitation {
@@ -83,6 +85,11 @@ async fn health(State(it): State<Shared>, headers: HeaderMap) -> Response {
             let page = "<html>no active mgr</html>";
             ([(header::CONTENT_TYPE, "text/html")], page).into_response()
         }
+        Mood::OtherVersion => {
+            let detail = "Incorrect version: endpoint is '2.0', client requested '1.0'";
+            let body = json!({"detail": detail, "status": "415 Unsupported Media Type"});
+            (StatusCode::UNSUPPORTED_MEDIA_TYPE, Json(body)).into_response()
+        }
         Mood::Never => std::future::pending().await,
         Mood::Elsewhere(place) => {
             (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response()
@@ -90,9 +97,35 @@ async fn health(State(it): State<Shared>, headers: HeaderMap) -> Response {
     }
 }
 
-async fn osds(State(it): State<Shared>) -> Json<Value> {
-    it.rarely.fetch_add(1, Ordering::SeqCst);
-    Json(json!([]))
+/// Answers as 16.2.15 gives them, with two gateways on one host.
+async fn rarely(State(it): State<Shared>, uri: Uri, headers: HeaderMap) -> Response {
+    let path = uri.path().trim_start_matches("/api/");
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let wanted = if path == "block/image" { "2.0" } else { "1.0" };
+    if accept != Some(&format!("application/vnd.ceph.api.v{wanted}+json")) {
+        let detail = format!("Incorrect version: endpoint is '{wanted}', client requested other");
+        let body = Json(json!({"detail": detail, "status": "415 Unsupported Media Type"}));
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, body).into_response();
+    }
+    let gateway = |id: &str, zone: &str| {
+        json!({"id": id, "version": "ceph version 16.2.15", "server_hostname": "vm",
+               "zonegroup_name": "default", "zone_name": zone})
+    };
+    let image = |name: &str| json!({"name": name, "size": 1_u64 << 30, "num_objs": 256});
+    let host = |name: &str| json!({"osd": 0, "host": {"name": name}});
+    let answer = match path {
+        "block/image" => json!([
+            {"pool_name": "rbd", "value": [image("a"), image("b")]},
+            {"pool_name": "other", "value": [image("c")]},
+        ]),
+        "cephfs" => json!([{"id": 1, "mdsmap": {"fs_name": "myfs"}}]),
+        "rgw/daemon" => json!([gateway("a", "default"), gateway("b", "second")]),
+        _ => {
+            it.rarely.fetch_add(1, Ordering::SeqCst);
+            json!([host("one"), host("two"), host("one")])
+        }
+    };
+    Json(answer).into_response()
 }
 
 /// Starts one; its address and what it does.
@@ -110,7 +143,10 @@ async fn imitate() -> (String, Shared) {
         .route("/api/auth", post(log_in))
         .route("/api/health/minimal", get(health))
         .route("/api/health/full", get(health))
-        .route("/api/osd", get(osds))
+        .route("/api/osd", get(rarely))
+        .route("/api/block/image", get(rarely))
+        .route("/api/cephfs", get(rarely))
+        .route("/api/rgw/daemon", get(rarely))
         .with_state(Arc::clone(&it));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -217,6 +253,7 @@ async fn what_is_no_answer_leaves_the_last_good_one() {
         (Mood::Half, "JSON"),
         (Mood::Large, "larger than"),
         (Mood::Never, "in time"),
+        (Mood::OtherVersion, "415 Unsupported Media Type: Incorrect version: endpoint is '2.0'"),
     ] {
         set(&it, mood.clone());
         watched.until(&format!("{mood:?}"), |w| w.error().contains(words)).await;
@@ -272,6 +309,73 @@ async fn new_crashes_are_listed_as_soon_as_health_tells_of_them() {
     *it.health.lock().unwrap() = quiet.to_string();
     watched.until("no crash", |w| listed(w) == Some(Vec::new())).await;
     assert_eq!(it.rarely.load(Ordering::SeqCst), 1, "the minute was not waited for");
+}
+
+#[tokio::test]
+async fn a_list_of_crashes_that_fails_stays_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let crash = json!([{"entity_name": "osd.1", "timestamp": "2026-11-15T12:00:00Z"}]);
+    let (list, asked) = (folder.path().join("list"), folder.path().join("asked"));
+    std::fs::write(&list, crash.to_string()).unwrap();
+    let script = format!("#!/bin/sh\necho >>{}\nexec cat {}\n", asked.display(), list.display());
+    let program = program(folder.path(), &script);
+    let (url, it) = imitate().await;
+    let watched = Watched::with_crashes(vec![url], None, Some(program)).await;
+    let told = |w: &Watched| w.storage().map(|storage| storage.crashes.len());
+    watched.until("the crash", |w| told(w) == Some(1)).await;
+    // The program fails, and health tells of other crashes, so that it is asked.
+    std::fs::remove_file(&list).unwrap();
+    let mut quiet: Value = serde_json::from_str(GOLDEN).unwrap();
+    quiet["health"]["checks"] = json!([]);
+    *it.health.lock().unwrap() = quiet.to_string();
+    let questions = || std::fs::read_to_string(&asked).unwrap().lines().count();
+    watched.until("another question", |_| questions() > 1).await;
+    let before = it.asked.load(Ordering::SeqCst);
+    watched.until("answers after it", |_| it.asked.load(Ordering::SeqCst) > before + 4).await;
+    assert_eq!(told(&watched), Some(1));
+}
+
+#[tokio::test]
+async fn images_gateways_and_hosts_are_counted_by_what_they_are() {
+    let (url, _) = imitate().await;
+    let watched = Watched::new(vec![url], None).await;
+    watched.until("health", |w| w.storage().is_some()).await;
+    let storage = watched.storage().unwrap();
+    // Images, not pools with images; and the file system.
+    assert_eq!(storage.volumes, Some(4));
+    let rgw = storage.rgw.clone().unwrap();
+    assert_eq!((rgw.hosts, rgw.zones), (Some(1), Some(2)));
+    assert_eq!(storage.hosts, Some(2));
+}
+
+#[tokio::test]
+async fn monitors_alone_tell_of_managers_pools_and_ratios() {
+    let folder = tempfile::tempdir().unwrap();
+    let answers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/answers");
+    let script = format!(
+        "#!/bin/sh\ncd {}\ncase \"$*\" in *crash*) echo '[]';; \
+         *'mgr dump') cat mgr-dump-16.2.15.json;; *'osd dump') cat osd-dump-16.2.15.json;; \
+         *status) cat status-16.2.15.json;; *) exit 1;; esac\n",
+        answers.display()
+    );
+    let lab = Lab::new().await;
+    let board = Arc::clone(lab.dashboard.board());
+    let program = program(folder.path(), &script);
+    lab.dashboard.add_source(CephMon::new(program, board, Duration::from_millis(20), true));
+    let tasks = Tasks::new(CancellationToken::new());
+    lab.dashboard.spawn(&tasks);
+    let watched = Watched { lab, tasks };
+    watched.until("the monitors", |w| w.storage().is_some()).await;
+    let storage = watched.storage().unwrap();
+    let mgr = storage.mgr.clone().unwrap();
+    assert_eq!((mgr.active.as_str(), mgr.standbys.as_slice()), ("x", &["y".to_owned()][..]));
+    assert!(mgr.changed.is_some());
+    let pools = storage.pools.clone().unwrap();
+    let shown: Vec<_> =
+        pools.iter().map(|pool| (pool.name.as_str(), pool.size, pool.coding)).collect();
+    assert_eq!(shown, [("data", 3, None), ("coded", 4, Some(2))]);
+    let usage = storage.usage.unwrap();
+    assert!((usage.near_full - 0.8).abs() < 1e-6 && (usage.full - 0.95).abs() < 1e-6);
 }
 
 #[tokio::test]

@@ -122,7 +122,7 @@ async fn what_was_wrong_is_right() {
                         "info": {"gid_4": {"state": "up:standby-replay"}}}},
         ],
     });
-    // A group that is scrubbed is clean all the same.
+    // A group that is scrubbed is clean all the same; one that is stale is not.
     answer["pg_info"]["statuses"] = serde_json::json!({
         "active+clean": 200, "active+clean+scrubbing+deep": 10, "active+undersized": 7,
         "stale+active+clean": 3, "peering": 9,
@@ -145,7 +145,7 @@ async fn what_was_wrong_is_right() {
     assert_eq!((mon.daemon_count, mon.quorum.as_str()), (3, "a,c"));
     assert_eq!(services.mds, Some(MdsService { daemons_up: 3, hot_standby_count: 2 }));
     let data = stats.data.unwrap();
-    assert_eq!(data.pools.unwrap().pgs, Some(Pgs { active_clean: 213 }));
+    assert_eq!(data.pools.unwrap().pgs, Some(Pgs { active_clean: 210 }));
     assert_eq!(data.objects.unwrap().object_count, i32::MAX);
     assert_eq!(data.volumes, 4);
     let texts: Vec<&str> = stats.crashes.iter().map(|crash| crash.description.as_str()).collect();

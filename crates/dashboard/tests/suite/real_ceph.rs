@@ -21,6 +21,8 @@ use super::{
 
 /// Steps of chaos; more by SELVAGE_CEPH_STEPS, other ones by SELVAGE_CEPH_SEED.
 const STEPS: u64 = 50;
+/// Ours and Ceph's numbers are the same for so long before a step counts as settled.
+const STEADY: Duration = Duration::from_secs(3);
 
 fn number(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
@@ -108,9 +110,31 @@ impl Watched {
         self.lab.dashboard.board().snapshot().facts.storage.clone()
     }
 
-    /// Waits until what we tell is what Ceph says; false if it never is.
+    /// Waits until Ceph says that so many OSDs are up, as the last step made it: before
+    /// it notices, everything is still as it was.
+    async fn notices(&self, running: u64) -> bool {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let asker = Arc::clone(&self.asker);
+            let ask = move || asker.lock().unwrap().ask("status").to_string();
+            let status = tokio::task::spawn_blocking(ask).await.unwrap();
+            let osd = decode_status(status.as_bytes()).unwrap().osd;
+            if osd.as_ref().is_some_and(|osd| osd.up == running) {
+                return true;
+            }
+            if Instant::now() > deadline {
+                println!("{running} OSDs run, Ceph says {osd:?}");
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    /// Waits until what we tell is what Ceph says, poll after poll for a while; false if
+    /// it never is. What was done last may take effect late.
     async fn settles(&self) -> bool {
         let deadline = Instant::now() + LONG;
+        let mut equal_since = None;
         loop {
             let asker = Arc::clone(&self.asker);
             let ask = move || said_by_ceph(&mut asker.lock().unwrap());
@@ -119,10 +143,16 @@ impl Watched {
                 let pools = storage.pools.as_ref().map_or(0, Vec::len);
                 (compared(&storage), pools, storage.crashes.len())
             });
-            if ours.as_ref() == Some(&theirs) {
+            let now = Instant::now();
+            equal_since = match equal_since {
+                _ if ours.as_ref() != Some(&theirs) => None,
+                None => Some(now),
+                known => known,
+            };
+            if equal_since.is_some_and(|since| now - since >= STEADY) {
                 return true;
             }
-            if Instant::now() > deadline {
+            if now > deadline {
                 println!("ours {ours:#?}\ntheirs {theirs:#?}");
                 return false;
             }
@@ -225,13 +255,15 @@ async fn what_we_tell_is_what_ceph_says_while_things_break() {
     for number in 0..number("SELVAGE_CEPH_STEPS", STEPS) {
         let breaking = Arc::clone(&cluster);
         let act = move || {
-            let what = chaos.step(&mut breaking.blocking_lock(), number);
-            (chaos, what)
+            let cluster = &mut breaking.blocking_lock();
+            let what = chaos.step(cluster, number);
+            let osds = cluster.daemons.keys().filter(|name| name.starts_with("osd."));
+            (chaos, what, osds.count() as u64)
         };
-        let what;
-        (chaos, what) = tokio::task::spawn_blocking(act).await.unwrap();
+        let (what, running);
+        (chaos, what, running) = tokio::task::spawn_blocking(act).await.unwrap();
         println!("{number}: {what}");
-        if !watched.settles().await {
+        if !watched.notices(running).await || !watched.settles().await {
             mismatches.push(format!("{number}: {what}"));
         }
     }

@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// Thresholds of Ceph where it does not tell its own.
-const NEAR_FULL: f64 = 0.85;
-const FULL: f64 = 0.95;
+pub(super) const NEAR_FULL: f64 = 0.85;
+pub(super) const FULL: f64 = 0.95;
 /// Longest text of a check that is kept, and most of its details.
 const LONGEST: usize = 1000;
 const MOST_DETAILS: usize = 20;
@@ -97,13 +97,13 @@ struct MonInfo {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Named {
+pub(super) struct Named {
     name: String,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct MgrMap {
+pub(super) struct MgrMap {
     active_name: String,
     active_change: String,
     standbys: Vec<Named>,
@@ -169,7 +169,7 @@ struct ObjectStats {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct PoolInfo {
+pub(super) struct PoolInfo {
     pool_name: String,
     /// 1, or "replicated"; 3, or "erasure".
     r#type: Value,
@@ -243,7 +243,7 @@ pub fn decode_health(body: &[u8]) -> Result<Storage, Failure> {
         rgw: full.rgw.map(|daemons| Rgw { daemons, hosts: None, zones: None }),
         clean_pgs,
         objects: full.pg_info.and_then(|info| info.object_stats.num_objects),
-        pools: full.pools.map(|pools| pools.into_iter().map(pool).collect()),
+        pools: full.pools.map(|pools| pools.iter().map(pool).collect()),
         stored_bytes: stored,
         usage,
         io: full.client_perf.map(io),
@@ -276,7 +276,7 @@ fn mon(status: MonStatus) -> Mon {
     }
 }
 
-fn mgr(map: MgrMap) -> Mgr {
+pub(super) fn mgr(map: MgrMap) -> Mgr {
     Mgr {
         active: map.active_name,
         standbys: map.standbys.into_iter().map(|mgr| mgr.name).collect(),
@@ -308,10 +308,10 @@ fn osd(map: OsdMap) -> Osd {
     }
 }
 
-fn pool(info: PoolInfo) -> Pool {
+pub(super) fn pool(info: &PoolInfo) -> Pool {
     let replicated = info.r#type == 1 || info.r#type == "replicated";
     Pool {
-        name: info.pool_name,
+        name: info.pool_name.clone(),
         replicated,
         size: info.size,
         min_size: info.min_size,
@@ -320,14 +320,10 @@ fn pool(info: PoolInfo) -> Pool {
     }
 }
 
-/// Groups that are active and clean, whatever else is done with them. The map
-/// of all states is fuller than that of the pools.
+/// Groups that are active and clean. The map of all states is fuller than that of the
+/// pools.
 fn clean_pgs(info: Option<&PgInfo>, pools: Option<&[PoolInfo]>) -> Option<u64> {
     let clean = |states: &BTreeMap<String, u64>| {
-        let is_clean = |state: &str| {
-            let mut words = state.split('+');
-            words.clone().any(|word| word == "active") && words.any(|word| word == "clean")
-        };
         sum(states.iter().filter(|(state, _)| is_clean(state)).map(|(_, count)| *count))
     };
     match (info, pools) {
@@ -335,6 +331,13 @@ fn clean_pgs(info: Option<&PgInfo>, pools: Option<&[PoolInfo]>) -> Option<u64> {
         (_, Some(pools)) => Some(sum(pools.iter().map(|pool| clean(&pool.pg_status)))),
         _ => None,
     }
+}
+
+/// Returns whether a group is active and clean, whatever else is done with it. Of one that
+/// is stale nobody has heard since its OSDs went away.
+pub(super) fn is_clean(state: &str) -> bool {
+    let has = |wanted: &str| state.split('+').any(|word| word == wanted);
+    has("active") && has("clean") && !has("stale")
 }
 
 fn usage(stats: &DfStats, map: Option<&OsdMap>) -> Usage {
@@ -372,4 +375,25 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
         return None;
     }
     format!("{begin}{}{}:{}", offset.get(..1)?, digits.get(..2)?, digits.get(2..)?).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_nobody_hears_of_are_not_clean() {
+        for clean in ["active+clean", "active+clean+scrubbing+deep", "active+clean+snaptrim"] {
+            assert!(is_clean(clean), "{clean}");
+        }
+        for other in ["stale+active+clean", "active+undersized", "activating+clean", "unknown"] {
+            assert!(!is_clean(other), "{other}");
+        }
+        let states = r#"{"active+clean": 3, "stale+active+clean": 2, "active+degraded": 1}"#;
+        let answer = format!(
+            r#"{{"health": {{"status": "HEALTH_WARN"}}, "pg_info": {{"statuses": {states}}}}}"#
+        );
+        let clean = decode_health(answer.as_bytes()).ok().and_then(|storage| storage.clean_pgs);
+        assert_eq!(clean, Some(3));
+    }
 }

@@ -59,7 +59,7 @@ impl Source for Ceph {
             minimal: None,
             full: None,
             extra: Extra::default(),
-            crash_check: None,
+            crashes: Crashes::default(),
             asked: None,
         };
         vec![Box::new(probe)]
@@ -73,7 +73,32 @@ struct Extra {
     osd_hosts: Option<u64>,
     rgw_hosts: Option<u64>,
     rgw_zones: Option<u64>,
-    crashes: Vec<String>,
+}
+
+/// New crashes, of which only the `ceph` program tells.
+#[derive(Default)]
+struct Crashes {
+    listed: Vec<String>,
+    /// Check that the list belongs to.
+    check: Option<Check>,
+    asked: Option<Instant>,
+}
+
+impl Crashes {
+    /// Asks where health tells of other crashes than before, and once in a while. What
+    /// was listed last stays where the program fails.
+    async fn ask(&mut self, program: &Program, checks: &[Check]) {
+        let check = checks.iter().find(|check| check.code == CRASH_CHECK);
+        let is_fresh = self.asked.is_some_and(|asked| asked.elapsed() < SLOW_INTERVAL);
+        if is_fresh && self.check.as_ref() == check {
+            return;
+        }
+        (self.asked, self.check) = (Some(Instant::now()), check.cloned());
+        match program.crashes().await {
+            Ok(listed) => self.listed = listed,
+            Err(error) => tracing::debug!(%error, "the list of crashes stays as it was"),
+        }
+    }
 }
 
 struct Manager {
@@ -84,8 +109,7 @@ struct Manager {
     minimal: Option<Value>,
     full: Option<(Instant, Storage)>,
     extra: Extra,
-    /// Check that the known crashes belong to.
-    crash_check: Option<Check>,
+    crashes: Crashes,
     asked: Option<Instant>,
 }
 
@@ -123,14 +147,15 @@ impl Probe for Manager {
             }
         };
         self.minimal = minimal;
-        let crash_check = storage.checks.iter().find(|check| check.code == CRASH_CHECK);
         if self.asked.is_none_or(|asked| asked.elapsed() >= SLOW_INTERVAL) {
             self.ask_rarely().await;
-        } else if self.crash_check.as_ref() != crash_check {
-            self.ask_for_crashes().await;
         }
-        self.crash_check = crash_check.cloned();
-        Ok(Data::Storage(self.extra.added_to(storage).into()))
+        if let Some(program) = &self.program {
+            self.crashes.ask(program, &storage.checks).await;
+        }
+        let mut storage = self.extra.added_to(storage);
+        storage.crashes.clone_from(&self.crashes.listed);
+        Ok(Data::Storage(storage.into()))
     }
 }
 
@@ -173,13 +198,6 @@ impl Manager {
         self.extra.rgw_hosts = distinct(&gateways, "/server_hostname");
         self.extra.rgw_zones = distinct(&gateways, "/zone_name");
         self.extra.osd_hosts = distinct(&osds, "/host/name").filter(|count| *count > 0);
-        self.ask_for_crashes().await;
-    }
-
-    async fn ask_for_crashes(&mut self) {
-        if let Some(program) = &self.program {
-            self.extra.crashes = program.crashes().await.unwrap_or_default();
-        }
     }
 }
 
@@ -193,7 +211,6 @@ impl Extra {
     fn added_to(&self, mut storage: Storage) -> Storage {
         storage.volumes = self.volumes;
         storage.hosts = self.osd_hosts;
-        storage.crashes.clone_from(&self.crashes);
         if let Some(rgw) = &mut storage.rgw {
             (rgw.hosts, rgw.zones) = (self.rgw_hosts, self.rgw_zones);
         }

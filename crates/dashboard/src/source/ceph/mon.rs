@@ -5,19 +5,24 @@ use std::{collections::BTreeMap, path::PathBuf, process::Stdio, sync::Arc, time:
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
-use tokio::process::Command;
+use tokio::{process::Command, time::Instant};
 
-use super::health::time;
+use super::{
+    Crashes,
+    health::{self, time},
+};
 use crate::{
     board::Board,
     facts::{Check, Data, Io, Mds, Mgr, Mon, Osd, Rgw, Section, Storage, Usage},
-    source::{Failure, Probe, Source, sum},
+    source::{Failure, Probe, SHARE, Source, sum},
 };
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const LARGEST: usize = 8 << 20;
+/// Interval at which maps are asked for that do not seem to have changed.
+const MAPS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The `ceph` program and how it reaches the cluster.
 #[derive(Debug, Clone)]
@@ -97,12 +102,80 @@ impl Source for CephMon {
     }
 
     fn probes(self: Box<Self>) -> Vec<Box<dyn Probe>> {
-        vec![Box::new(Monitors { source: *self })]
+        let (maps, crashes) = (Maps::default(), Crashes::default());
+        vec![Box::new(Monitors { source: *self, maps, crashes })]
     }
 }
 
 struct Monitors {
     source: CephMon,
+    maps: Maps,
+    crashes: Crashes,
+}
+
+/// Parts of the managers' and the OSDs' maps that the status does not contain.
+#[derive(Default)]
+struct Maps {
+    /// Status that they belong to, and when they were asked for.
+    of: Option<(Version, Instant)>,
+    mgr: Option<Mgr>,
+    osds: Option<OsdDump>,
+}
+
+/// Values of the status that change when a map does.
+#[derive(Debug, Clone, PartialEq, Deserialize, Default)]
+#[serde(default)]
+struct Version {
+    osdmap: Epoch,
+    mgrmap: MgrMap,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Default)]
+#[serde(default)]
+struct Epoch {
+    epoch: u64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct OsdDump {
+    pools: Vec<health::PoolInfo>,
+    nearfull_ratio: Option<f64>,
+    full_ratio: Option<f64>,
+}
+
+impl Maps {
+    /// Asks where the status tells of other maps than before, and once in a while.
+    async fn ask(&mut self, program: &Program, version: Version) {
+        let is_fresh =
+            |(of, at): &(Version, Instant)| *of == version && at.elapsed() < MAPS_INTERVAL;
+        if self.of.as_ref().is_some_and(is_fresh) {
+            return;
+        }
+        let (mgr, osds) =
+            tokio::join!(program.run(&["mgr", "dump"]), program.run(&["osd", "dump"]));
+        let (mgr, osds) = (read::<health::MgrMap>(mgr), read::<OsdDump>(osds));
+        // What fails is asked for again, and stays as it was meanwhile.
+        self.of = (mgr.is_some() && osds.is_some()).then(|| (version, Instant::now()));
+        self.mgr = mgr.map(health::mgr).or_else(|| self.mgr.take());
+        self.osds = osds.or_else(|| self.osds.take());
+    }
+
+    fn add_to(&self, storage: &mut Storage) {
+        if let Some(mgr) = &self.mgr {
+            storage.mgr = Some(mgr.clone());
+        }
+        let Some(osds) = &self.osds else { return };
+        storage.pools = Some(osds.pools.iter().map(health::pool).collect());
+        if let Some(usage) = &mut storage.usage {
+            usage.near_full = osds.nearfull_ratio.unwrap_or(usage.near_full);
+            usage.full = osds.full_ratio.unwrap_or(usage.full);
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(said: Result<Vec<u8>, Failure>) -> Option<T> {
+    serde_json::from_slice(&said.ok()?).ok()
 }
 
 impl Monitors {
@@ -124,8 +197,18 @@ impl Probe for Monitors {
         self.source.every
     }
 
+    /// A cluster without its managers is looked at more closely.
+    fn share(&self) -> u32 {
+        if self.source.always { SHARE } else { 4 }
+    }
+
     fn timeout(&self) -> Duration {
-        ANSWER_TIMEOUT * 3
+        ANSWER_TIMEOUT * 4
+    }
+
+    /// Each question takes a second, and as much longer is the pause.
+    fn stale_after(&self) -> Duration {
+        Duration::from_secs(2) * self.share() + ANSWER_TIMEOUT * 2
     }
 
     async fn fetch(&mut self) -> Result<Data, Failure> {
@@ -133,8 +216,16 @@ impl Probe for Monitors {
             return Err(Failure::Absent);
         }
         let program = &self.source.program;
-        let mut storage = decode_status(&program.run(&["status"]).await?)?;
-        storage.crashes = program.crashes().await.unwrap_or_default();
+        let said = program.run(&["status"]).await?;
+        let mut storage = decode_status(&said)?;
+        let version: Version = serde_json::from_slice(&said).unwrap_or_default();
+        // Crashes are kept by a manager: without one the question hangs.
+        if version.mgrmap.available {
+            self.crashes.ask(program, &storage.checks).await;
+        }
+        storage.crashes.clone_from(&self.crashes.listed);
+        self.maps.ask(program, version).await;
+        self.maps.add_to(&mut storage);
         Ok(Data::Storage(storage.into()))
     }
 
@@ -233,9 +324,10 @@ struct FsMap {
     standby: u64,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Default)]
 #[serde(default)]
 struct MgrMap {
+    available: bool,
     num_standbys: usize,
 }
 
@@ -270,7 +362,7 @@ pub fn decode_status(said: &[u8]) -> Result<Storage, Failure> {
         status: health.status,
         checks: health.checks.into_iter().map(check).collect(),
         mon: Some(monitors(&status.monmap, status.quorum_names)),
-        // Which of them is active is not said.
+        // Their names are in a map of their own.
         mgr: status.mgrmap.map(|map| Mgr {
             standbys: vec![String::new(); map.num_standbys.min(64)],
             ..Mgr::default()
@@ -309,11 +401,7 @@ fn osd(map: &OsdMap) -> Osd {
 }
 
 fn clean(map: &PgMap) -> u64 {
-    let is_clean = |state: &str| {
-        let words: Vec<&str> = state.split('+').collect();
-        words.contains(&"active") && words.contains(&"clean")
-    };
-    sum(map.pgs_by_state.iter().filter(|pg| is_clean(&pg.state_name)).map(|pg| pg.count))
+    sum(map.pgs_by_state.iter().filter(|pg| health::is_clean(&pg.state_name)).map(|pg| pg.count))
 }
 
 fn usage(map: &PgMap) -> Usage {
@@ -323,8 +411,8 @@ fn usage(map: &PgMap) -> Usage {
         available: map.bytes_avail,
         total: map.bytes_total,
         ratio: map.bytes_used as f64 / total,
-        near_full: 0.85,
-        full: 0.95,
+        near_full: health::NEAR_FULL,
+        full: health::FULL,
     }
 }
 

@@ -12,13 +12,17 @@ use selvage_kit::identity::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::source::{
-    Failure,
-    http::{self, BadOptions},
+use crate::{
+    source::{
+        Failure,
+        http::{self, BadOptions},
+    },
+    text,
 };
 
 /// Health of thousands of OSDs takes a few megabytes.
 const LARGEST: usize = 32 << 20;
+const LONGEST_REASON: usize = 64 << 10;
 /// After a password that is wrong.
 const LOCKOUT: Duration = Duration::from_secs(900);
 
@@ -139,6 +143,9 @@ impl Rest {
         if status.is_redirection() {
             return Err(self.redirected(&response));
         }
+        if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            return fail(format!("Ceph answered {status}: {}", detail(response).await));
+        }
         if !status.is_success() {
             return fail(format!("Ceph answered {status}"));
         }
@@ -165,6 +172,13 @@ impl Rest {
             }
         }
     }
+}
+
+/// Reason for which Ceph refuses: of a version of its API it names the one it has.
+async fn detail(response: Response) -> String {
+    let body = http::json(response, "Ceph", LONGEST_REASON).await.unwrap_or_default();
+    let reason = document(&body).and_then(|body| Some(body.get("detail")?.as_str()?.to_owned()));
+    text::outside(&reason.unwrap_or_else(|| "without a reason".into()), 200)
 }
 
 fn accept(version: &str) -> String {
