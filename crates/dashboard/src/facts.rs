@@ -1,6 +1,9 @@
 //! Facts from sources, whichever they are: plain values without rules.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use selvage_api::{
@@ -185,16 +188,55 @@ pub struct Group {
     pub size: u64,
     pub free: u64,
     pub missing: bool,
+    /// Name of the volume group that a thin pool is in.
+    pub parent: Option<String>,
+    /// Bytes that are written to a thin pool; where nobody knows, what its volumes
+    /// may take of it.
+    pub written: u64,
+}
+
+/// A logical volume.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Volume {
+    pub group: String,
+    pub name: String,
+    pub snapshot: bool,
+    /// Its content is not complete yet.
+    pub pending: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Volumes {
     pub groups: Vec<Group>,
-    /// Number of device classes and of logical volumes.
+    /// Number of device classes.
     pub classes: u32,
-    pub count: u32,
-    /// Names of volumes that are no snapshots.
-    pub names: Vec<String>,
+    /// By group and name.
+    pub volumes: Vec<Volume>,
+}
+
+impl Volumes {
+    /// Returns the groups whose sizes add up to all there is, each with its bytes in
+    /// use. A thin pool is part of its group and takes of it what is written to the
+    /// pool; it stands for itself where no class uses the rest of the group.
+    pub fn room(&self) -> Vec<(&Group, u64)> {
+        let listed: HashSet<&str> =
+            self.groups.iter().map(|group| group.object.name.as_str()).collect();
+        let is_part = |group: &&Group| group.parent.as_deref().is_some_and(|p| listed.contains(p));
+        let mut unwritten: HashMap<&str, u64> = HashMap::new();
+        for pool in self.groups.iter().filter(is_part) {
+            let parent = pool.parent.as_deref().unwrap_or_default();
+            let rest = pool.size.saturating_sub(pool.written);
+            let sum = unwritten.entry(parent).or_default();
+            *sum = sum.saturating_add(rest);
+        }
+        let whole = self.groups.iter().filter(|group| !is_part(group));
+        whole
+            .map(|group| {
+                let rest = unwritten.get(group.object.name.as_str()).copied().unwrap_or_default();
+                (group, group.size.saturating_sub(group.free).saturating_sub(rest))
+            })
+            .collect()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -83,15 +83,15 @@ impl Collector for BoardCollector {
         let help = "1 while a source should answer and does not";
         show(encoder, "selvage_source_failing", help, &failing)?;
         let Room { used, total, full_at } = self.room();
-        show(encoder, "selvage_capacity_used_bytes", "Room in use", &used)?;
-        show(encoder, "selvage_capacity_total_bytes", "Room there is", &total)?;
-        let help = "When room is used up if it goes on like this, in seconds since 1970";
+        show(encoder, "selvage_capacity_used_bytes", "Bytes in use", &used)?;
+        show(encoder, "selvage_capacity_total_bytes", "Bytes there are", &total)?;
+        let help = "When it will be full at its growth, in seconds since 1970";
         show(encoder, "selvage_capacity_full_timestamp_seconds", help, &full_at)?;
         let marks: Family<MarkLabels, Gauge<f64, std::sync::atomic::AtomicU64>> = Family::default();
         for mark in &snapshot.overview.radar {
             marks.get_or_create(&MarkLabels { mark: mark.name.clone() }).set(mark.value);
         }
-        show(encoder, "selvage_radar", "Marks of the radar, 0 to 100", &marks)?;
+        show(encoder, "selvage_radar", "Scores, 0 to 100", &marks)?;
         let version = i64::try_from(snapshot.overview.version).unwrap_or(i64::MAX);
         let help = "Changes of the overview since the start";
         show(encoder, "selvage_dashboard_version", help, &ConstGauge::new(version))

@@ -9,8 +9,9 @@ use selvage_api::{
 };
 
 use crate::{
-    facts::{Facts, Group, each, object},
-    rules::{Thresholds, away, hosts},
+    facts::{Facts, each, object},
+    rules::{MachineState, Thresholds, hosts, state},
+    source::sum,
 };
 
 pub(crate) const HEALTH: &str = "cluster_health";
@@ -96,11 +97,14 @@ fn nodes_health(facts: &Facts, now: Timestamp, thresholds: &Thresholds) -> Mark 
         let hosts = hosts(facts);
         for machine in each(&facts.machines) {
             let host = hosts.get(machine.name.as_str()).copied();
-            let away = away(machine, host, now, thresholds.machine_away).is_some();
-            if machine.blocked || away {
-                let word = if machine.blocked { "blocked" } else { "away" };
-                down.push((machine.object.clone(), format!("{} is {word}", machine.object.name)));
-            }
+            let name = &machine.object.name;
+            let text = match state(machine, host, now, thresholds.machine_away) {
+                MachineState::Ready => continue,
+                MachineState::Blocked => format!("{name} is blocked"),
+                MachineState::Away(_) => format!("{name} is away"),
+                MachineState::NeverReported => format!("{name} never reported"),
+            };
+            down.push((machine.object.clone(), text));
         }
         each(&facts.machines).count()
     };
@@ -133,21 +137,20 @@ fn capacity_used(facts: &Facts) -> Mark {
     if let Some(usage) = facts.storage.as_ref().and_then(|storage| storage.usage) {
         return mark(CAPACITY, tenths_up(usage.ratio), Vec::new());
     }
-    let groups = facts.volumes.as_ref().map_or(&[][..], |volumes| &volumes.groups);
-    let used = |group: &Group| u128::from(group.size.saturating_sub(group.free));
-    let total: u128 = groups.iter().map(|group| u128::from(group.size)).sum();
-    let share = |part: u128, whole: u128| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
-    let why = groups.iter().filter(|group| group.size > 0).map(|group| {
-        let full = 100.0 * share(used(group), u128::from(group.size));
+    let room = facts.volumes.as_ref().map(|volumes| volumes.room()).unwrap_or_default();
+    let total = sum(room.iter().map(|(group, _)| group.size));
+    let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    let why = room.iter().filter(|(group, _)| group.size > 0).map(|(group, used)| {
+        let full = 100.0 * share(*used, group.size);
         Reason {
             rule: "volume_group_full".into(),
             object: Some(group.object.clone()),
             text: format!("{} is {full:.0} % full", group.object.name),
             command: "selvage volume list".into(),
-            points: 100.0 * share(used(group), total),
+            points: 100.0 * share(*used, total),
         }
     });
-    let share = share(groups.iter().map(used).sum(), total);
+    let share = share(sum(room.iter().map(|(_, used)| *used)), total);
     mark(CAPACITY, tenths_up(share), why.collect())
 }
 

@@ -1,11 +1,14 @@
 //! Redundancy: the share of the rules about spares that are met, of those
 //! that apply.
 
+use std::collections::HashMap;
+
 use selvage_api::selvage::dashboard::{Mark, Object, Reason};
 
 use super::{RELIABILITY, mark};
 use crate::{
-    facts::{Facts, Storage, object},
+    facts::{Backups, Facts, Schedule, Storage, Volumes, object},
+    rules::same_volume,
     text::quoted,
 };
 
@@ -97,22 +100,69 @@ fn of_selvage(facts: &Facts, rules: &mut Rules) {
         rules.check("store_copies", copies, object("store", process.store.clone()), text, command);
     }
     if let (Some(volumes), Some(backups)) = (&facts.volumes, &facts.backups) {
-        for volume in &volumes.names {
-            let of_volume = |full: &str| full.rsplit('/').next() == Some(volume.as_str());
-            let scheduled = backups.schedules.iter().any(|schedule| of_volume(&schedule.volume));
-            let text = format!("volume {volume} has no scheduled backup");
-            let name = quoted(volume);
-            let command = format!(
-                "selvage backup schedule set {name}-daily {name} backups/{name} --store file: \
-                 --credentials NAME --every 1d"
-            );
-            rules.check(
-                "volume_backup",
-                scheduled,
-                object("backup", volume.clone()),
-                text,
-                &command,
-            );
-        }
+        backups_of_volumes(volumes, backups, rules);
+    }
+}
+
+/// Every volume that is no snapshot has a schedule.
+fn backups_of_volumes(volumes: &Volumes, backups: &Backups, rules: &mut Rules) {
+    let mut named: HashMap<&str, usize> = HashMap::new();
+    for volume in &volumes.volumes {
+        *named.entry(volume.name.as_str()).or_default() += 1;
+    }
+    for volume in volumes.volumes.iter().filter(|volume| !volume.snapshot) {
+        let full = format!("{}/{}", volume.group, volume.name);
+        let scheduled = |schedule: &Schedule| same_volume(&schedule.volume, &full);
+        let scheduled = backups.schedules.iter().any(scheduled);
+        // The group is named only where the name alone could be another volume.
+        let is_alone = named.get(volume.name.as_str()) == Some(&1);
+        let shown = if is_alone { volume.name.clone() } else { full };
+        let text = format!("volume {shown} has no scheduled backup");
+        let (short, name) = (quoted(&shown.replace('/', "-")), quoted(&shown));
+        let command = format!(
+            "selvage backup schedule set {short}-daily {name} backups/{name} --store file: \
+             --credentials NAME --every 1d"
+        );
+        rules.check("volume_backup", scheduled, object("backup", shown), text, &command);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Volume;
+
+    fn without_backup(volumes: &[(&str, &str)], schedules: &[&str]) -> Vec<String> {
+        let volume = |(group, name): &(&str, &str)| Volume {
+            group: (*group).into(),
+            name: (*name).into(),
+            snapshot: false,
+            pending: false,
+        };
+        let schedule = |volume: &&str| Schedule {
+            object: object("backup", "nightly"),
+            volume: (*volume).into(),
+            every_seconds: 60,
+            error: String::new(),
+        };
+        let volumes =
+            Volumes { volumes: volumes.iter().map(volume).collect(), ..Volumes::default() };
+        let schedules = schedules.iter().map(schedule).collect();
+        let backups = Backups { schedules, ..Backups::default() };
+        let mut rules = Rules { met: 0, broken: Vec::new() };
+        backups_of_volumes(&volumes, &backups, &mut rules);
+        rules.broken.into_iter().map(|reason| reason.text).collect()
+    }
+
+    #[test]
+    fn a_schedule_of_another_groups_volume_is_none_of_this_one() {
+        let volumes = [("one", "data"), ("two", "data")];
+        let second = ["volume two/data has no scheduled backup"];
+        assert_eq!(without_backup(&volumes, &["one/data"]), second);
+        assert_eq!(without_backup(&volumes, &["one/data", "two/data"]), [""; 0]);
+        // A schedule may name the volume alone.
+        assert_eq!(without_backup(&[("one", "data")], &["data"]), [""; 0]);
+        let alone = ["volume data has no scheduled backup"];
+        assert_eq!(without_backup(&[("one", "data")], &["two/data"]), alone);
     }
 }

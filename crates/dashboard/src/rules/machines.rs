@@ -16,24 +16,49 @@ const LOW: f64 = 0.05;
 /// A certificate that ends within a day is an emergency.
 const DAY: i64 = 86_400;
 
-/// Reason why a machine is away; None if it is not.
-pub(crate) fn away(
+/// State of a machine, the same for lists, counts, scores and rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MachineState {
+    Ready,
+    Blocked,
+    /// With the reason.
+    Away(String),
+    NeverReported,
+}
+
+impl MachineState {
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Blocked => "blocked",
+            Self::Away(_) => "away",
+            Self::NeverReported => "never reported",
+        }
+    }
+}
+
+/// State of a machine by its agent's answer and its last report.
+pub(crate) fn state(
     machine: &Machine,
     host: Option<&Host>,
     now: jiff::Timestamp,
     longest: std::time::Duration,
-) -> Option<String> {
-    if let Some(host) = host.filter(|host| !host.error.is_empty()) {
-        return Some(host.error.clone());
+) -> MachineState {
+    match (host, machine.last_seen) {
+        _ if machine.blocked => MachineState::Blocked,
+        (Some(host), _) if !host.error.is_empty() => MachineState::Away(host.error.clone()),
+        // One that answers is there, whenever it last reported.
+        (Some(_), _) => MachineState::Ready,
+        (None, None) => MachineState::NeverReported,
+        (None, Some(seen)) => {
+            let silent = now.duration_since(seen);
+            if !silent.is_negative() && silent.unsigned_abs() > longest {
+                MachineState::Away(format!("it last reported at {seen:.0}"))
+            } else {
+                MachineState::Ready
+            }
+        }
     }
-    // One that answers is there, whenever it last reported.
-    if host.is_some() {
-        return None;
-    }
-    let seen = machine.last_seen?;
-    let silent = now.duration_since(seen);
-    (!silent.is_negative() && silent.unsigned_abs() > longest)
-        .then(|| format!("it last reported at {seen:.0}"))
 }
 
 /// Answers of agents, by the machine's name.
@@ -43,10 +68,11 @@ pub(crate) fn hosts(facts: &Facts) -> HashMap<&str, &Host> {
 
 pub(super) fn machine_away(context: &Context<'_>, found: &mut Vec<Finding>) {
     let hosts = hosts(context.facts);
-    for machine in each(&context.facts.machines).filter(|machine| !machine.blocked) {
+    for machine in each(&context.facts.machines) {
         let host = hosts.get(machine.name.as_str()).copied();
         let longest = context.thresholds.machine_away;
-        let Some(why) = away(machine, host, context.now, longest) else { continue };
+        let state = state(machine, host, context.now, longest);
+        let MachineState::Away(why) = state else { continue };
         let object = &machine.object;
         let summary = format!("Machine {} is away", outside(&object.name, NAME));
         let command = format!("selvage node version -n {}", quoted(&machine.name));

@@ -12,7 +12,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use selvage_api::selvage::dashboard::{Capacity, Object, Problem, Severity};
 
-pub(crate) use self::machines::{away, hosts};
+pub(crate) use self::{
+    machines::{MachineState, hosts, state},
+    storage::same_volume,
+};
 use crate::{board::SourceState, facts::Facts, text};
 
 /// Longest detail that is kept of what a part or a tenant wrote.

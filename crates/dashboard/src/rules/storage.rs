@@ -85,7 +85,7 @@ pub(super) fn volume_group_missing(context: &Context<'_>, found: &mut Vec<Findin
 }
 
 /// Returns whether two names, each NAME or GROUP/NAME, can be of one volume.
-fn same_volume(one: &str, other: &str) -> bool {
+pub(crate) fn same_volume(one: &str, other: &str) -> bool {
     let parts = |full: &str| match full.rsplit_once('/') {
         Some((group, name)) => (Some(group.to_owned()), name.to_owned()),
         None => (None, full.to_owned()),

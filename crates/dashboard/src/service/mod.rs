@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, metadata::MetadataValue};
 
 use crate::{
     audit::Audit,
-    board::Board,
+    board::{Board, SourceState},
     facts::Section,
     scope::Scope,
     series::{self, Key, METRICS, Query, Series},
@@ -40,24 +40,38 @@ const MOST_VIEWS: usize = 256;
 const AGE: &str = "x-data-age-ms";
 const STALE: &str = "x-data-stale";
 
-/// An answer made of these sections, with their age. Sections that are not
-/// there at all are no reason to refuse; nothing known yet is.
+/// An answer made of these sections, with the age of the oldest. Sections that are not
+/// there at all are no reason to refuse; nothing known yet is, and so is one without
+/// which the answer would be about something else.
 pub(crate) fn aged<T>(
     board: &Board,
     sections: &[Section],
+    decisive: &[Section],
     message: T,
 ) -> Result<Response<T>, Status> {
     let all = board.sources();
-    let fed: Vec<_> = all.iter().filter(|state| sections.contains(&state.section)).collect();
-    let waiting = |state: &&&crate::SourceState| !state.absent && state.fetched.is_none();
-    let known = fed.iter().any(|state| state.fetched.is_some() && !state.absent);
-    let pending = fed.iter().filter(waiting).count();
-    if !known && pending > 0 {
+    let mut known: Vec<&SourceState> = Vec::new();
+    let (mut pending, mut late) = (false, false);
+    for section in sections {
+        let fed: Vec<&SourceState> =
+            all.iter().filter(|state| state.section == *section && !state.absent).collect();
+        if let Some(state) = told(&fed) {
+            known.push(state);
+        } else if !fed.is_empty() {
+            if decisive.contains(section) {
+                let name = section.name();
+                let text = format!("the source of {name} has not answered yet: try again later");
+                return Err(Status::unavailable(text));
+            }
+            pending = true;
+            late |= fed.iter().all(|state| state.stale);
+        }
+    }
+    if known.is_empty() && pending {
         return Err(Status::unavailable("no source has answered yet: try again in a moment"));
     }
-    let answered = fed.iter().filter(|state| !state.absent && state.fetched.is_some());
-    let age = answered.map(|state| state.age).max().unwrap_or_default();
-    let stale = fed.iter().any(|state| state.stale && !state.absent);
+    let age = known.iter().map(|state| state.age).max().unwrap_or_default();
+    let stale = late || known.iter().any(|state| state.stale);
     let mut response = Response::new(message);
     let metadata = response.metadata_mut();
     let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
@@ -66,7 +80,15 @@ pub(crate) fn aged<T>(
     Ok(response)
 }
 
-const ALL: &[Section] = &[
+/// The source whose data of a section is shown.
+fn told<'a>(fed: &[&'a SourceState]) -> Option<&'a SourceState> {
+    let mut answered = fed.iter().copied().filter(|state| state.fetched.is_some());
+    let first = answered.clone().next();
+    answered.find(|state| !state.failing()).or(first)
+}
+
+/// All sections: those that problems are found in.
+pub(crate) const ALL: &[Section] = &[
     Section::Cloudlets,
     Section::Instances,
     Section::Clusters,
@@ -162,7 +184,7 @@ impl DashboardService for Dashboards {
             let there = sources.iter().filter(|state| !state.absent);
             overview.sources = there.map(snapshot::to_source).collect();
         }
-        aged(&self.0.board, ALL, overview)
+        aged(&self.0.board, ALL, &[], overview)
     }
 
     type WatchOverviewStream = Updates;

@@ -1,6 +1,6 @@
 //! Counts of each kind by state, and cloudlets on the map.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use jiff::Timestamp;
 use selvage_api::{
@@ -10,8 +10,8 @@ use selvage_api::{
 };
 
 use crate::{
-    facts::{Facts, Instance, Machine, each},
-    rules::{Thresholds, away, hosts},
+    facts::{Facts, Instance, Machine, Volumes, each},
+    rules::{MachineState, Thresholds, hosts, state},
 };
 
 fn count<'a>(kind: &str, states: impl Iterator<Item = (&'a str, bool)>) -> Count {
@@ -70,6 +70,23 @@ fn instance_word(instance: &Instance) -> (&'static str, bool) {
     (word, word == "ready")
 }
 
+/// A volume is as its group is, and what is being filled is not ready yet.
+fn volume_words(volumes: &Volumes) -> impl Iterator<Item = (&'static str, bool)> {
+    let gone: HashSet<&str> = volumes
+        .groups
+        .iter()
+        .filter(|group| group.missing)
+        .map(|group| group.object.name.as_str())
+        .collect();
+    volumes.volumes.iter().map(move |volume| {
+        match (gone.contains(volume.group.as_str()), volume.pending) {
+            (true, _) => ("missing", false),
+            (false, true) => ("incomplete", false),
+            (false, false) => ("ready", true),
+        }
+    })
+}
+
 pub(super) fn counts(facts: &Facts, now: Timestamp, thresholds: &Thresholds) -> Vec<Count> {
     let mut counts = Vec::new();
     if facts.cloudlets.is_some() {
@@ -95,11 +112,8 @@ pub(super) fn counts(facts: &Facts, now: Timestamp, thresholds: &Thresholds) -> 
         let hosts = hosts(facts);
         let word = |machine: &Machine| {
             let host = hosts.get(machine.name.as_str()).copied();
-            match (machine.blocked, away(machine, host, now, thresholds.machine_away)) {
-                (true, _) => ("blocked", false),
-                (false, Some(_)) => ("away", false),
-                (false, None) => ("ready", true),
-            }
+            let state = state(machine, host, now, thresholds.machine_away);
+            (state.word(), state == MachineState::Ready)
         };
         counts.push(count("machine", each(&facts.machines).map(word)));
     }
@@ -109,8 +123,7 @@ pub(super) fn counts(facts: &Facts, now: Timestamp, thresholds: &Thresholds) -> 
             false => ("ready", true),
         });
         counts.push(count("volume_group", words));
-        let total = volumes.count;
-        counts.push(Count { kind: "volume".into(), total, healthy: total, ..Count::default() });
+        counts.push(count("volume", volume_words(volumes)));
     }
     if facts.operations.is_some() {
         counts.push(count("operation", each(&facts.operations).map(|_| ("running", true))));

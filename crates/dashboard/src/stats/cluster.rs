@@ -141,14 +141,15 @@ fn of_selvage(snapshot: &Snapshot) -> ClusterStats {
 
 fn own_data(facts: &Facts) -> Option<Data> {
     let volumes = facts.volumes.as_ref()?;
-    let total = sum(volumes.groups.iter().map(|group| group.size));
-    let available = sum(volumes.groups.iter().map(|group| group.free));
-    let used = large(total.saturating_sub(available));
+    let room = volumes.room();
+    let total = sum(room.iter().map(|(group, _)| group.size));
+    let used = sum(room.iter().map(|(_, used)| *used));
+    let available = large(total.saturating_sub(used));
     Some(Data {
-        volumes: small(volumes.count.into()),
+        volumes: small(volumes.volumes.len() as u64),
         pools: Some(Pools { pools: small(volumes.classes.into()), pgs: None }),
         objects: None,
-        usage: Some(Usage { used, available: large(available), total: large(total) }),
+        usage: Some(Usage { used: large(used), available, total: large(total) }),
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use selvage_api::{
+    cnct::kaas::api::ClusterStatus,
     edgeproto::{CloudletState, TrackedState},
     resources::stats::{NodeInfo, ResourceInfo, ResourceStatus},
     selvage::dashboard::Object,
@@ -11,7 +12,7 @@ use selvage_api::{
 
 use crate::{
     facts::{Facts, Host, Machine, Resource, each},
-    rules::{Thresholds, away, hosts},
+    rules::{MachineState, Thresholds, hosts, state},
     stamp,
 };
 
@@ -49,11 +50,14 @@ fn own_node(
     thresholds: &Thresholds,
 ) -> NodeInfo {
     let host = hosts.get(machine.name.as_str()).copied();
-    let known = host.is_some() || machine.last_seen.is_some();
-    let away = away(machine, host, now, thresholds.machine_away).is_some();
+    let ready = match state(machine, host, now, thresholds.machine_away) {
+        MachineState::Ready => Some(true),
+        MachineState::Blocked | MachineState::Away(_) => Some(false),
+        MachineState::NeverReported => None,
+    };
     NodeInfo {
         name: machine.name.clone(),
-        status: status(known.then_some(!machine.blocked && !away)),
+        status: status(ready),
         roles: machine.roles.clone(),
         internal_ip: host_of(&machine.address).to_owned(),
         external_ip: String::new(),
@@ -84,6 +88,18 @@ pub(crate) fn resources(facts: &Facts) -> (Vec<ResourceInfo>, Vec<ResourceInfo>)
     }
     for cluster in each(&facts.clusters) {
         resources.push(own("ClusterInst", &cluster.object, ready(cluster.state, "")));
+    }
+    for cluster in each(&facts.kaas) {
+        let ready = match cluster.status {
+            ClusterStatus::Running => Some(true),
+            ClusterStatus::StatusUnspecified => None,
+            _ => Some(false),
+        };
+        let group = "cnct.kaas.api";
+        resources.push(ResourceInfo {
+            apiversion: group.into(),
+            ..own("Cluster", &cluster.object, ready)
+        });
     }
     for instance in each(&facts.instances) {
         let ready = ready(instance.state, &instance.unhealthy);

@@ -11,24 +11,25 @@ use selvage_api::stats::{
 use tonic::{Request, Response, Status};
 
 use super::{cluster_stats, nodes, resources};
-use crate::{board::Board, facts::Section, radar, service::aged};
+use crate::{
+    board::Board,
+    facts::Section,
+    radar,
+    service::{ALL, aged},
+};
 
 pub(crate) struct Stats {
     board: Arc<Board>,
 }
 
-const STATS: &[Section] = &[Section::Storage, Section::Volumes, Section::Hosts, Section::Process];
 const RESOURCES: &[Section] =
-    &[Section::Objects, Section::Cloudlets, Section::Clusters, Section::Instances];
+    &[Section::Objects, Section::Cloudlets, Section::Clusters, Section::Kaas, Section::Instances];
 const NODES: &[Section] = &[Section::Nodes, Section::Machines, Section::Hosts];
-const RADAR: &[Section] = &[
-    Section::Storage,
-    Section::Nodes,
-    Section::Machines,
-    Section::Volumes,
-    Section::Cloudlets,
-    Section::Instances,
-];
+/// Sections without which an answer would be about our own parts, where clients have
+/// asked about Ceph and Kubernetes before.
+const STORAGE: &[Section] = &[Section::Storage];
+const KUBERNETES: &[Section] = &[Section::Nodes];
+const BOTH: &[Section] = &[Section::Storage, Section::Nodes];
 
 impl Stats {
     pub(crate) fn service(board: Arc<Board>) -> StatsServiceServer<Self> {
@@ -42,8 +43,11 @@ impl StatsService for Stats {
         &self,
         _: Request<GetClusterStatsRequest>,
     ) -> Result<Response<GetClusterStatsResponse>, Status> {
-        let stats = Some(cluster_stats(&self.board.snapshot()));
-        aged(&self.board, STATS, GetClusterStatsResponse { stats })
+        let snapshot = self.board.snapshot();
+        // Without Ceph the status goes by all problems, wherever they are found.
+        let sections = if snapshot.facts.storage.is_some() { STORAGE } else { ALL };
+        let stats = Some(cluster_stats(&snapshot));
+        aged(&self.board, sections, STORAGE, GetClusterStatsResponse { stats })
     }
 
     async fn get_cluster_resources(
@@ -51,7 +55,7 @@ impl StatsService for Stats {
         _: Request<GetClusterResourcesRequest>,
     ) -> Result<Response<GetClusterResourcesResponse>, Status> {
         let (resources, deployments) = resources(&self.board.snapshot().facts);
-        aged(&self.board, RESOURCES, GetClusterResourcesResponse { resources, deployments })
+        aged(&self.board, RESOURCES, &[], GetClusterResourcesResponse { resources, deployments })
     }
 
     async fn get_cluster_nodes(
@@ -60,7 +64,7 @@ impl StatsService for Stats {
     ) -> Result<Response<GetClusterNodesResponse>, Status> {
         let now = self.board.clock().now();
         let nodes = nodes(&self.board.snapshot().facts, now, self.board.thresholds());
-        aged(&self.board, NODES, GetClusterNodesResponse { nodes })
+        aged(&self.board, NODES, KUBERNETES, GetClusterNodesResponse { nodes })
     }
 
     async fn get_cluster_radar(
@@ -68,6 +72,7 @@ impl StatsService for Stats {
         _: Request<GetClusterRadarRequest>,
     ) -> Result<Response<GetClusterRadarResponse>, Status> {
         let radar = Some(radar::radar(&self.board.snapshot().overview.radar));
-        aged(&self.board, RADAR, GetClusterRadarResponse { radar })
+        // Health and stability go by all problems.
+        aged(&self.board, ALL, BOTH, GetClusterRadarResponse { radar })
     }
 }

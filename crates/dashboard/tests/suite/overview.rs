@@ -182,7 +182,8 @@ async fn every_rule_of_ours_finds_its_problem() {
     found("key_copied", Critical, copied, there()).await;
 
     let groups = |free, missing| {
-        let group = Group { object: object("volume_group", "vg", ""), size: 100, free, missing };
+        let object = object("volume_group", "vg", "");
+        let group = Group { object, size: 100, free, missing, parent: None, written: 0 };
         Data::Volumes(Volumes { groups: vec![group], ..Volumes::default() }.into())
     };
     found("volume_group_full", Warning, groups(15, false), groups(16, false)).await;

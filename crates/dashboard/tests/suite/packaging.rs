@@ -44,8 +44,14 @@ async fn metrics_text() -> String {
         errors: Vec::new(),
     };
     lab.tell(Data::Cloudlets(vec![offline].into()));
-    let group =
-        Group { object: object("volume_group", "vg", ""), size: 10, free: 4, missing: false };
+    let group = Group {
+        object: object("volume_group", "vg", ""),
+        size: 10,
+        free: 4,
+        missing: false,
+        parent: None,
+        written: 0,
+    };
     lab.tell(Data::Volumes(Volumes { groups: vec![group], ..Volumes::default() }.into()));
     let metrics = Metrics::new("1");
     lab.dashboard.watch(&metrics);
@@ -92,6 +98,24 @@ async fn rules_and_dashboards_ask_for_metrics_that_there_are() {
             assert!(there, "{}: there is no {name}", file.display());
         }
     }
+}
+
+/// Panels say what the page says.
+#[test]
+fn panels_have_the_words_of_the_page() {
+    let mut titles = Vec::new();
+    for entry in std::fs::read_dir(packaging().join("grafana")).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for panel in shown["panels"].as_array().unwrap() {
+            titles.push(panel["title"].as_str().unwrap().to_owned());
+        }
+    }
+    for word in ["Scores", "Capacity in use"] {
+        assert!(titles.iter().any(|title| title == word), "no panel {word}: {titles:?}");
+    }
+    let old = |title: &&String| ["Mark", "Room"].iter().any(|word| title.contains(word));
+    assert_eq!(titles.iter().find(old), None);
 }
 
 #[test]

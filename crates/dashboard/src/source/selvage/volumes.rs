@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use async_trait::async_trait;
 use selvage_api::selvage::volumes::{
     DeviceClass, JobKind, ListBackupsRequest, ListDeviceClassesRequest, ListSchedulesRequest,
-    ListVolumesRequest, backups_service_client::BackupsServiceClient,
+    ListVolumesRequest, Volume, backups_service_client::BackupsServiceClient,
     volumes_service_client::VolumesServiceClient,
 };
 use tonic::transport::Channel;
@@ -42,30 +42,37 @@ impl Probe for Volumes {
         let classes = classes.map_err(|status| failure(&status))?.into_inner().device_classes;
         let volumes = self.client.list_volumes(ListVolumesRequest::default()).await;
         let volumes = volumes.map_err(|status| failure(&status))?.into_inner().volumes;
-        let whole = volumes.iter().filter(|volume| volume.origin.is_empty());
-        let mut names: Vec<String> = whole.map(|volume| volume.name.clone()).collect();
-        names.sort();
-        let found = facts::Volumes {
+        let mut found = facts::Volumes {
             groups: groups(&classes),
-            classes: count(classes.len()),
-            count: count(volumes.len()),
-            names,
+            classes: u32::try_from(classes.len()).unwrap_or(u32::MAX),
+            volumes: volumes.into_iter().map(volume).collect(),
         };
+        found.volumes.sort_by(|a, b| (&a.group, &a.name).cmp(&(&b.group, &b.name)));
         Ok(Data::Volumes(found.into()))
     }
 }
 
-fn count(length: usize) -> u32 {
-    u32::try_from(length).unwrap_or(u32::MAX)
+fn volume(wire: Volume) -> facts::Volume {
+    facts::Volume {
+        snapshot: !wire.origin.is_empty(),
+        group: wire.group,
+        name: wire.name,
+        pending: wire.pending,
+    }
 }
 
 /// Room is shared by all classes of one group and pool: each is told once.
 fn groups(classes: &[DeviceClass]) -> Vec<Group> {
     let mut found = BTreeMap::new();
     for class in classes {
-        let name = match class.pool.as_str() {
-            "" => class.group.clone(),
-            pool => format!("{}/{pool}", class.group),
+        let (name, parent) = match class.pool.as_str() {
+            "" => (class.group.clone(), None),
+            pool => (format!("{}/{pool}", class.group), Some(class.group.clone())),
+        };
+        let written = match class.used_bytes {
+            // Not every pool can be asked.
+            0 => class.promised_bytes.min(class.size_bytes),
+            known => known,
         };
         // What is kept spare is free all the same.
         let free = class.free_bytes.saturating_add(class.spare_bytes).min(class.size_bytes);
@@ -74,6 +81,8 @@ fn groups(classes: &[DeviceClass]) -> Vec<Group> {
             size: class.size_bytes,
             free,
             missing: class.missing,
+            written: if parent.is_some() { written } else { 0 },
+            parent,
         });
         entry.free = entry.free.max(free);
     }
@@ -155,5 +164,20 @@ mod tests {
             .map(|group| (group.object.name.as_str(), group.size, group.free))
             .collect();
         assert_eq!(rooms, [("vg", 100, 45), ("vg/thin", 100, 100)]);
+        assert_eq!((&found[0].parent, found[1].parent.as_deref()), (&None, Some("vg")));
+    }
+
+    #[test]
+    fn a_pool_that_tells_nothing_counts_what_it_promised() {
+        let class = |used_bytes, promised_bytes| DeviceClass {
+            group: "vg".into(),
+            pool: "thin".into(),
+            size_bytes: 100,
+            promised_bytes,
+            used_bytes,
+            ..DeviceClass::default()
+        };
+        let written = |used, promised| groups(&[class(used, promised)])[0].written;
+        assert_eq!((written(7, 300), written(0, 30), written(0, 300)), (7, 30, 100));
     }
 }
