@@ -1,6 +1,6 @@
 // Who did what. What is looked for is in the address, so that it can be kept
 // and sent to others; the server looks through all lines that it has.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { AuditLine } from "../contract";
 import { plain, present } from "../format";
 import { asCallError } from "../live";
@@ -29,6 +29,29 @@ const outcome = (line: AuditLine): State => {
 /** "AppInstApi/CreateAppInst" of a full name; what is no call, such as "user.add", is short already. */
 const short = (method = "") => (method.includes("/") ? method.split(".").pop() ?? "" : method);
 
+/** A call with what it did to identities, which the log tells in lines of their own. */
+export interface Act extends AuditLine { acts: AuditLine[] }
+
+/** Puts together the lines of one request. */
+export function merged(lines: AuditLine[]): Act[] {
+  const isCall = (line: AuditLine) => (line.method ?? "").includes("/");
+  const calls = new Map<string, Act>();
+  for (const line of lines) if (line.requestId && isCall(line)) calls.set(line.requestId, { ...line, acts: [] });
+  const all: Act[] = [];
+  for (const line of lines) {
+    const call = line.requestId ? calls.get(line.requestId) : undefined;
+    if (!call) all.push({ ...line, acts: [] });
+    else if (!isCall(line)) call.acts.push(line);
+    else if (call.id === line.id) all.push(call);
+    else all.push({ ...line, acts: [] });
+  }
+  // Nobody calls Login; who it was is known once it is done.
+  return all.map((one) => ({
+    ...one, why: one.why || one.acts.find((act) => act.why)?.why,
+    who: one.who && one.who !== "nobody" ? one.who : one.acts.find((act) => act.who)?.who || one.who,
+  }));
+}
+
 /** Begin of a span such as "7d"; a time stays what it is. */
 function begin(since: string): string | undefined {
   const seconds = SPANS.find(([name]) => name === since)?.[1];
@@ -46,7 +69,7 @@ export function AuditPage() {
   const [lines, setLines] = useState<AuditLine[]>();
   const [next, setNext] = useState("");
   const [error, setError] = useState<CallError>();
-  const [open, setOpen] = useState<AuditLine>();
+  const [open, setOpen] = useState<Act>();
   const [turn, setTurn] = useState(0);
   const wanted = FILTERS.map((name) => query.value.get(name) ?? "").join("\n");
   const load = async (token: string, signal?: AbortSignal) => {
@@ -61,6 +84,7 @@ export function AuditPage() {
     load("", abort.signal).catch((failure: unknown) => !abort.signal.aborted && setError(asCallError(failure)));
     return () => abort.abort();
   }, [wanted, turn, reconnects.value]);
+  const acts = useMemo(() => merged(lines ?? []), [lines]);
   const again = () => setTurn((old) => old + 1);
   const older = () => void load(next).catch((failure: unknown) => setError(asCallError(failure)));
   return (
@@ -69,7 +93,7 @@ export function AuditPage() {
       <Filters known={lines ?? []} />
       <Trouble error={error} retry={again} />
       {!lines ? !error && <Waiting /> : (
-        <Table label="Audit" rows={lines} id={(one) => one.id ?? ""} empty={<None found={wanted.trim() !== ""} more={next !== ""} />} columns={[
+        <Table label="Audit" rows={acts} id={(one) => one.id ?? ""} empty={<None found={wanted.trim() !== ""} more={next !== ""} />} columns={[
           { title: "Call", value: (one) => short(one.method), show: (one) => <><button type="button" class="link" onClick={() => setOpen(one)}>{plain(short(one.method), 60)}</button><span class="only-narrow soft fine">{plain(one.who, 40)}, <When time={one.time} /></span></> },
           { title: "Who", value: (one) => one.who ?? "", wide: true },
           { title: "Outcome", value: (one) => `${outcome(one).word} ${one.code ?? ""}`, show: (one) => <Badge state={outcome(one)} title={one.code} /> },
@@ -154,10 +178,11 @@ function Search() {
   );
 }
 
-function Line({ line, close }: { line: AuditLine; close: () => void }) {
+function Line({ line, close }: { line: Act; close: () => void }) {
   return (
     <Dialog title={plain(short(line.method), 100)} wide close={close} testid="audit-line">
       <Facts items={[["Who", plain(line.who)], ["When", <When time={line.time} />], ["From", plain(line.peer)], ["By", line.protocol], ["Method", <code>{plain(line.method)}</code>],
+        ["Did", line.acts.map((act) => plain([act.method, act.request].filter(Boolean).join(" "), 120)).join(", ")],
         ["Outcome", <><Badge state={outcome(line)} /> {plain(line.code)}</>], ["Why", plain(line.why, 500)], ["Request id", line.requestId && <RequestId id={line.requestId} leave={close} />]]} />
       {line.request && <pre tabIndex={0}>{plain(line.request, 4000)}</pre>}
     </Dialog>

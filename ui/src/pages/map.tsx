@@ -23,7 +23,7 @@ export function MapPage() {
             <World places={places} zoomable />
             <p class="legend soft">
               <Badge state={{ word: "ready", tone: "good" }} /><Badge state={{ word: "warning", tone: "warn" }} /><Badge state={{ word: "offline or failing", tone: "bad" }} /><Badge state={{ word: "never connected", tone: "off" }} />
-              <span>Numbers count instances. Drag to move; zoom with + and −.</span>
+              <span>Numbers count instances; a ring holds several cloudlets. Drag to move; zoom with + and −.</span>
             </p>
           </div>
           <div>

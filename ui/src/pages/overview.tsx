@@ -91,6 +91,7 @@ function Problems() {
                 <span class="what">{plain(sentenceAbout(problem.object, problem.summary), 220)}</span>
                 <span class="soft fine"><When time={problem.since} fallback="" /></span>
               </button>
+              <p class="why"><code class="rule">{plain(problem.rule, 40)}</code> {plain(problem.detail?.split("\n")[0], 300)}</p>
               {problem.command && <p class="fix"><code>{plain(problem.command, 160)}</code><Copy text={problem.command} /></p>}
             </li>
           ))}

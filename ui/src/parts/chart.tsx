@@ -51,12 +51,19 @@ export function Chart({ title, of, times, lines, unit, top, height = 170 }: {
   useEffect(() => plot.current?.setData(data(times, lines)), [times, lines]);
   return (
     <figure class="chart">
-      <figcaption>{title} <span class="soft fine">{lines.map((line) => `${lines.length > 1 ? `${line.label} ` : ""}${last(line, unit)}`).join(" · ")}{of && ` of ${of}`}</span></figcaption>
+      <figcaption>{title} <span class="soft fine">{lines.map((line, at) => (
+        <span key={line.label}>{at > 0 && " · "}{lines.length > 1 && <><Swatch at={at} /> {line.label} </>}{last(line, unit)}</span>
+      ))}{of && ` of ${of}`}</span></figcaption>
       {!drawn && <p class="soft fine">Drawn from the second sample on.</p>}
       <div ref={box} role="img" hidden={!drawn} aria-label={`${title}: ${lines.map((line) => `${line.label} now ${last(line, unit)}`).join(", ")}`} style={{ minHeight: `${height}px` }} />
     </figure>
   );
 }
+
+/** A piece of the line as it is drawn, so that nobody must guess which is which. */
+const Swatch = ({ at }: { at: number }) => (
+  <svg class="swatch" viewBox="0 0 26 6" aria-hidden="true"><path d="M1 3H25" stroke-dasharray={DASHES[at % 4]!.join(" ") || undefined} style={{ stroke: `var(${LINES[at % 4]})` }} /></svg>
+);
 
 function last(line: Line, unit: string | undefined): string {
   const value = [...line.values].reverse().find((one) => one !== null && one !== undefined);

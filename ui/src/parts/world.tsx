@@ -1,5 +1,5 @@
 // Cloudlets on a drawn world. What is near each other at this scale is one
-// mark with the worst state of them.
+// mark in a ring, with the worst state of them and all their instances.
 import { useRef, useState } from "preact/hooks";
 import type { Place } from "../contract";
 import { plain, plural } from "../format";
@@ -120,11 +120,12 @@ function SpotMark({ spot, size, named }: { spot: Spot; size: number; named: bool
     <g class={`spot ${spot.tone}`} transform={`translate(${spot.x} ${spot.y}) scale(${size})`} onClick={open}>
       <title>{title}</title>
       <circle class="halo" r="15" />
+      {several && <circle class="ring" r="12" />}
       <path d={SHAPES[spot.tone]} />
-      {(several || instances > 0) && (
+      {instances > 0 && (
         <g class="tag" transform="translate(9 -9)">
-          <rect x="-1" y="-8" width={String(several ? spot.places.length : instances).length * 6.5 + 8} height="14" rx="7" />
-          <text x="3" y="3">{several ? spot.places.length : instances}</text>
+          <rect x="-1" y="-8" width={String(instances).length * 6.5 + 8} height="14" rx="7" />
+          <text x="3" y="3">{instances}</text>
         </g>
       )}
       {named && <text class="label" y="22" text-anchor="middle">{several ? plural(spot.places.length, "cloudlet") : plain(first?.cloudlet?.name, 30)}</text>}
