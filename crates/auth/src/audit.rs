@@ -65,6 +65,17 @@ pub(crate) fn refused(action: &'static str, caller: &Caller, subject: &str, reas
     );
 }
 
+/// Two processes report under one machine's name.
+pub(crate) fn two_agents(machine: &str, rivals: &[String]) {
+    let from = rivals.join(" and ");
+    tracing::warn!(
+        target: "audit",
+        action = "machine.report", subject = %Clean(machine), from = %Clean(&from),
+        "two agents report under one name, and calls reach now one and now the other: stop one, \
+         or let it join under another name"
+    );
+}
+
 /// A certificate that its machine had replaced was renewed.
 pub(crate) fn copy_suspected(caller: &Caller, machine: &str) {
     tracing::warn!(

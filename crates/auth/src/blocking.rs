@@ -1,6 +1,7 @@
 //! Machines that are not let in any more. A certificate cannot be taken back
 //! before it expires, so it is the name in it that is refused.
 
+use futures::{Stream, stream};
 use selvage_kit::identity::Machine;
 use selvage_store::{Transaction, transact};
 
@@ -16,6 +17,23 @@ impl Auth {
     /// Returns whether an administrator has stopped the machine.
     pub fn is_blocked(&self, machine: &Machine) -> bool {
         self.inner.blocked.get(&machine.to_string()).is_some()
+    }
+
+    /// Names of the machines that are stopped, sorted.
+    pub(crate) fn blocked_names(&self) -> Vec<String> {
+        self.inner.blocked.list().iter().map(|blocked| blocked.value.machine.clone()).collect()
+    }
+
+    /// The same, and again after every change.
+    pub(crate) fn watch_blocked(&self) -> impl Stream<Item = Vec<String>> + Send + 'static {
+        // From before the first list, so that nothing falls between the two.
+        let changes = self.inner.blocked.subscribe();
+        stream::unfold((self.clone(), changes, true), |(auth, mut changes, first)| async move {
+            if !first {
+                changes.next().await?;
+            }
+            Some((auth.blocked_names(), (auth, changes, false)))
+        })
     }
 
     /// Stops a machine. One that is stopped already stays as it is.

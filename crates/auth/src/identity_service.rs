@@ -3,6 +3,7 @@
 
 use std::mem::take;
 
+use futures::{StreamExt, stream::BoxStream};
 use jiff::Timestamp;
 use selvage_api::selvage::identity::{
     AddUserRequest, AddUserResponse, Assertion, BlockMachineRequest, BlockMachineResponse,
@@ -17,7 +18,8 @@ use selvage_api::selvage::identity::{
     RemoveMachineResponse, RemoveUserRequest, RemoveUserResponse, RenewRequest, ReportRequest,
     ReportResponse, RevokeSessionRequest, RevokeSessionResponse, SetPasswordRequest,
     SetPasswordResponse, UnblockMachineRequest, UnblockMachineResponse, UpdateUserRequest,
-    UpdateUserResponse, WhoAmIRequest, WhoAmIResponse, identity_service_server::IdentityService,
+    UpdateUserResponse, WatchBlockedMachinesRequest, WatchBlockedMachinesResponse, WhoAmIRequest,
+    WhoAmIResponse, identity_service_server::IdentityService,
 };
 use selvage_kit::identity::{Form, Kind, Machine};
 use tonic::{Request, Response, Status};
@@ -47,6 +49,9 @@ pub struct IdentityApi(pub(crate) Auth);
 
 #[tonic::async_trait]
 impl IdentityService for IdentityApi {
+    type WatchBlockedMachinesStream =
+        BoxStream<'static, Result<WatchBlockedMachinesResponse, Status>>;
+
     async fn who_am_i(&self, request: Request<WhoAmIRequest>) -> Answer<WhoAmIResponse> {
         let caller = Caller::of(&request);
         caller.require_known()?;
@@ -393,6 +398,15 @@ impl IdentityService for IdentityApi {
     async fn report(&self, request: Request<ReportRequest>) -> Answer<ReportResponse> {
         let caller = Caller::of(&request);
         Ok(Response::new(self.0.take_report(&caller, request.into_inner()).await?))
+    }
+
+    async fn watch_blocked_machines(
+        &self,
+        request: Request<WatchBlockedMachinesRequest>,
+    ) -> Answer<Self::WatchBlockedMachinesStream> {
+        Caller::of(&request).require_known()?;
+        let lists = self.0.watch_blocked();
+        Ok(Response::new(lists.map(|blocked| Ok(WatchBlockedMachinesResponse { blocked })).boxed()))
     }
 
     async fn list_machines(

@@ -17,12 +17,12 @@ use selvage_kit::{
 use selvage_store::{Transaction, transact};
 
 use crate::{
-    Auth,
+    Auth, audit,
     caller::Caller,
     clock,
     error::{Error, Result},
     names,
-    records::{JoinToken, Member, from_millis},
+    records::{JoinToken, Member, Reporter, from_millis},
 };
 
 const MOST_NAMES: usize = 16;
@@ -30,6 +30,10 @@ const LONGEST_VERSION: usize = 64;
 const MOST_AUTHORITIES: usize = 8;
 /// Machines report several times a minute; that they did is written once.
 const SEEN_EVERY: i64 = 60_000;
+/// Two processes take turns if one reports again within this time: three reports
+/// that were written.
+const TAKES_TURNS: i64 = 3 * SEEN_EVERY;
+const LONGEST_INSTANCE: usize = 64;
 /// A machine reaches itself by these, whatever else it is called.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
@@ -46,6 +50,8 @@ pub struct Report {
     pub believes: Vec<String>,
     /// SHA-256 of the authority of the certificate that it shows.
     pub authority: String,
+    /// Random text of the process.
+    pub instance: String,
 }
 
 impl Auth {
@@ -63,6 +69,7 @@ impl Auth {
         let written = transact(&self.inner.store, |tx| async move {
             let known = tx.get::<Member>(name).await?;
             let mut member = known.unwrap_or_else(|| new_member(name, now));
+            let news = note_reporter(&mut member, report, now);
             member.address.clone_from(&report.address);
             member.labels.clone_from(&report.labels);
             member.version.clone_from(&report.version);
@@ -70,9 +77,13 @@ impl Auth {
             member.authority.clone_from(&report.authority);
             member.last_seen = now;
             tx.put(&member)?;
-            Ok::<(), Error>(())
+            Ok::<_, Error>(news.then_some(member))
         });
-        Ok(self.inner.members.wait_for(written.await?.revision).await?)
+        let written = written.await?;
+        if let Some(member) = written.value {
+            audit::two_agents(&member.machine, &rivals(&member, now));
+        }
+        Ok(self.inner.members.wait_for(written.revision).await?)
     }
 
     /// All machines that are known, sorted by name.
@@ -99,6 +110,7 @@ impl Auth {
             blocked: self.inner.blocked.get(&member.machine).is_some(),
             version: member.version.clone(),
             copy_suspected_at: time(member.copy_suspected_at),
+            rivals: rivals(member, self.now().as_millisecond()),
         }
     }
 
@@ -137,10 +149,9 @@ impl Auth {
                 && !machine.address.is_empty()
                 && !machine.blocked
         };
-        let blocked = self.inner.blocked.list();
         Ok(wire::ReportResponse {
             machines: self.machines().into_iter().filter(reachable).collect(),
-            blocked: blocked.iter().map(|blocked| blocked.value.machine.clone()).collect(),
+            blocked: self.blocked_names(),
             ca: self.authority().map_or_else(|_| String::new(), |authority| authority.ca_pem()),
             signing_authority: self
                 .authority()
@@ -173,12 +184,49 @@ fn new_member(machine: &str, now: i64) -> Member {
     Member { machine: machine.to_owned(), joined_at: now, ..Member::default() }
 }
 
+/// Notes which process reports. Returns whether it is news that two take turns: a
+/// process that ended does not come back, so one that does is not alone.
+fn note_reporter(member: &mut Member, report: &Report, now: i64) -> bool {
+    if member.instance == report.instance {
+        return false;
+    }
+    let returns = member.before.as_ref().is_some_and(|before| {
+        before.instance == report.instance && now - before.last_seen < TAKES_TURNS
+    });
+    let before = Reporter {
+        instance: std::mem::replace(&mut member.instance, report.instance.clone()),
+        address: member.address.clone(),
+        last_seen: member.last_seen,
+    };
+    // Processes of earlier releases cannot be told apart.
+    let known = !before.instance.is_empty() && !report.instance.is_empty();
+    member.before = known.then_some(before);
+    let had_rivals = now - member.turns_at < TAKES_TURNS;
+    if returns && known {
+        member.turns_at = now;
+    }
+    returns && known && !had_rivals
+}
+
+/// Addresses of two processes that take turns to report; else none.
+fn rivals(member: &Member, now: i64) -> Vec<String> {
+    match &member.before {
+        Some(before) if now - member.turns_at < TAKES_TURNS => {
+            let mut both = vec![before.address.clone(), member.address.clone()];
+            both.sort();
+            both
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn is_same(known: &Member, report: &Report) -> bool {
     known.address == report.address
         && known.labels == report.labels
         && known.version == report.version
         && known.believes == report.believes
         && known.authority == report.authority
+        && known.instance == report.instance
 }
 
 fn read(asked: wire::ReportRequest, peer: Option<&Peer>) -> Result<Report> {
@@ -188,6 +236,11 @@ fn read(asked: wire::ReportRequest, peer: Option<&Peer>) -> Result<Report> {
     if asked.version.len() > LONGEST_VERSION || !printable {
         let reason = format!("at most {LONGEST_VERSION} printable characters");
         return Err(Error::invalid("version", reason));
+    }
+    let is_plain = asked.instance.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if asked.instance.len() > LONGEST_INSTANCE || !is_plain {
+        let reason = format!("at most {LONGEST_INSTANCE} letters and digits");
+        return Err(Error::invalid("instance", reason));
     }
     let address = match (asked.address.as_str(), peer) {
         ("", Some(Peer::Ip(ip))) => {
@@ -203,7 +256,8 @@ fn read(asked: wire::ReportRequest, peer: Option<&Peer>) -> Result<Report> {
         let reason = format!("at most {MOST_AUTHORITIES} SHA-256 digests, hexadecimal");
         return Err(Error::invalid("authorities", reason));
     }
-    Ok(Report { address, labels, version: asked.version, believes, authority: String::new() })
+    let wire::ReportRequest { version, instance, .. } = asked;
+    Ok(Report { address, labels, version, believes, authority: String::new(), instance })
 }
 
 fn is_sha256(text: &str) -> bool {

@@ -332,6 +332,27 @@ pub(crate) struct Member {
     /// When a certificate that it had replaced was renewed. 0: never.
     #[prost(int64, tag = "11")]
     pub(crate) copy_suspected_at: i64,
+    /// Process that reported last. Empty: of a release that does not say.
+    #[prost(string, tag = "12")]
+    pub(crate) instance: String,
+    /// The process that reported before it.
+    #[prost(message, tag = "13")]
+    pub(crate) before: Option<Reporter>,
+    /// When the two last took turns. 0: never.
+    #[prost(int64, tag = "14")]
+    pub(crate) turns_at: i64,
+}
+
+/// A process that reported under a machine's name.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Reporter {
+    #[prost(string, tag = "1")]
+    pub(crate) instance: String,
+    #[prost(string, tag = "2")]
+    pub(crate) address: String,
+    /// When it last reported, to the minute.
+    #[prost(int64, tag = "3")]
+    pub(crate) last_seen: i64,
 }
 
 impl Record for Member {

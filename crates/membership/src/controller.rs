@@ -3,10 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures::{StreamExt, stream::BoxStream};
 use selvage_api::selvage::identity::{
     CertificateResponse, CheckAssertionRequest, CheckCertificateRequest, IssueAssertionsRequest,
     IssueAssertionsResponse, JoinRequest, RenewRequest, ReportRequest, ReportResponse,
-    WhoAmIRequest, WhoAmIResponse, identity_service_client::IdentityServiceClient,
+    WatchBlockedMachinesRequest, WhoAmIRequest, WhoAmIResponse,
+    identity_service_client::IdentityServiceClient,
 };
 use selvage_kit::{
     dial::{self, Endpoint},
@@ -17,6 +19,9 @@ use tonic::{Request, Response, Status, metadata::MetadataValue, transport::Chann
 
 /// Timeout of the controller's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Lists of blocked machines, one after another.
+pub type BlockedLists = BoxStream<'static, Result<Vec<String>, Status>>;
 
 /// The controller, as its members see it.
 #[async_trait]
@@ -29,6 +34,9 @@ pub trait Controller: Send + Sync + 'static {
 
     /// Takes down where the machine is and tells of the others.
     async fn report(&self, report: ReportRequest) -> Result<ReportResponse, Status>;
+
+    /// Returns the list of blocked machines, and a new one after every change.
+    async fn blocked_machines(&self) -> Result<BlockedLists, Status>;
 
     /// Returns the owner of this token. Unless that is attended to, asking is no
     /// use of the owner's session.
@@ -102,6 +110,12 @@ impl Controller for RemoteController {
 
     async fn report(&self, report: ReportRequest) -> Result<ReportResponse, Status> {
         in_time(self.0.clone().report(report)).await
+    }
+
+    async fn blocked_machines(&self) -> Result<BlockedLists, Status> {
+        let mut client = self.0.clone();
+        let lists = in_time(client.watch_blocked_machines(WatchBlockedMachinesRequest {})).await?;
+        Ok(lists.map(|list| list.map(|list| list.blocked).map_err(with_causes)).boxed())
     }
 
     async fn who_is(&self, token: &Secret, attended: bool) -> Result<WhoAmIResponse, Status> {

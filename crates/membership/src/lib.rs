@@ -24,6 +24,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use futures::StreamExt;
+use parking_lot::Mutex;
 use selvage_api::{Code, selvage::identity as wire};
 use selvage_kit::{
     clock::Clock,
@@ -35,7 +37,7 @@ use tonic::Status;
 
 use self::known::KnownMachines;
 pub use self::{
-    controller::{Controller, RemoteController},
+    controller::{BlockedLists, Controller, RemoteController},
     issued::IssuedIdentity,
     options::Options,
     people::People,
@@ -166,6 +168,17 @@ pub struct Member {
     trust: Trust,
     controllers: ArcSwap<Endpoints>,
     known: ArcSwap<KnownMachines>,
+    following: Mutex<Following>,
+}
+
+/// Lists of blocked machines that the controller pushes. Reports carry the list too,
+/// and one that was asked for before a push has an older one. Locked by whoever
+/// changes what is known.
+#[derive(Debug, Default)]
+struct Following {
+    connected: bool,
+    /// Number of lists so far.
+    lists: u64,
 }
 
 impl fmt::Debug for Member {
@@ -208,6 +221,7 @@ impl Member {
             trust: Trust::of(&ca_pem)?,
             controllers: ArcSwap::from_pointee(controllers),
             known: ArcSwap::from_pointee(known),
+            following: Mutex::default(),
         }))
     }
 
@@ -283,6 +297,7 @@ impl Member {
     pub fn move_to(&self, controller: &str) -> Result<(), Error> {
         let endpoints = Endpoints::parse(controller)?;
         if endpoints != **self.controllers.load() {
+            let _changing = self.following.lock();
             let known = KnownMachines {
                 controller: endpoints.to_string(),
                 ..KnownMachines::clone(&self.known.load())
@@ -374,13 +389,18 @@ impl Member {
     ) -> Result<(), Error> {
         let report =
             wire::ReportRequest { authorities: self.trust.fingerprints(), ..report.clone() };
+        let lists = self.following.lock().lists;
         let answer = controller.report(report).await;
         let answer = answer.map_err(failed(&self.controllers.load()))?;
         self.follow_authorities(controller, &answer).await?;
         let mut known = KnownMachines::of(answer);
+        let following = self.following.lock();
         let before = self.known.load_full();
         known.controller.clone_from(&before.controller);
         known.region.clone_from(&before.region);
+        if following.connected || following.lists != lists {
+            known.blocked.clone_from(&before.blocked);
+        }
         if known != **self.known.load() {
             self.keep(known)?;
         }
@@ -410,6 +430,7 @@ impl Member {
         }
         // Nothing that cannot be used gets to the disk.
         Trust::of(ca_pem)?;
+        let _changing = self.following.lock();
         let known = self.known.load_full();
         if known.region.is_empty() {
             self.keep(KnownMachines { region: self.trust.pem(), ..KnownMachines::clone(&known) })?;
@@ -423,6 +444,26 @@ impl Member {
     fn keep(&self, known: KnownMachines) -> Result<(), Error> {
         known.write(&self.directory)?;
         self.known.store(Arc::new(known));
+        Ok(())
+    }
+
+    /// Follows the controller's list of blocked machines for as long as the
+    /// connection lasts: reports come too seldom to keep a thief out. Fails where
+    /// there is no connection.
+    pub async fn follow_blocked(&self, controller: &dyn Controller) -> Result<(), Error> {
+        let lists = controller.blocked_machines().await;
+        let mut lists = lists.map_err(failed(&self.controllers.load()))?;
+        let _connected = Connected(&self.following);
+        while let Some(Ok(list)) = lists.next().await {
+            let blocked = list.into_iter().collect();
+            let mut following = self.following.lock();
+            following.connected = true;
+            following.lists += 1;
+            let known = self.known.load_full();
+            if known.blocked != blocked {
+                self.keep(KnownMachines { blocked, ..KnownMachines::clone(&known) })?;
+            }
+        }
         Ok(())
     }
 
@@ -457,6 +498,15 @@ impl Member {
                 ..wire::Machine::default()
             })
         })
+    }
+}
+
+/// Time in which lists of blocked machines are followed.
+struct Connected<'a>(&'a Mutex<Following>);
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.0.lock().connected = false;
     }
 }
 
@@ -516,6 +566,7 @@ pub fn report_of(
         labels: labels.clone().into_iter().collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         authorities: Vec::new(),
+        instance: format!("{:016x}", rand::random::<u64>()),
     }
 }
 

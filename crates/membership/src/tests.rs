@@ -2,8 +2,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use futures::channel::mpsc;
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use selvage_kit::{
     assertion,
     clock::ManualClock,
@@ -25,6 +25,9 @@ struct Fake {
     /// Number of those in which somebody used a token.
     attended: AtomicUsize,
     report: Mutex<wire::ReportResponse>,
+    /// Holds the answer to the next report back.
+    gate: Mutex<Option<tokio::sync::oneshot::Receiver<()>>>,
+    lists: Mutex<Option<mpsc::UnboundedReceiver<Vec<String>>>>,
 }
 
 impl Fake {
@@ -62,7 +65,17 @@ impl Controller for Fake {
     }
 
     async fn report(&self, _: wire::ReportRequest) -> Result<wire::ReportResponse, Status> {
-        Ok(self.report.lock().clone())
+        let answer = self.report.lock().clone();
+        let gate = self.gate.lock().take();
+        if let Some(gate) = gate {
+            gate.await.unwrap();
+        }
+        Ok(answer)
+    }
+
+    async fn blocked_machines(&self) -> Result<BlockedLists, Status> {
+        let lists = self.lists.lock().take().ok_or_else(|| Status::unavailable("away"))?;
+        Ok(lists.map(Ok).boxed())
     }
 
     async fn who_is(&self, token: &Secret, attended: bool) -> Result<wire::WhoAmIResponse, Status> {
@@ -142,6 +155,8 @@ impl Region {
             asked: AtomicUsize::new(0),
             attended: AtomicUsize::new(0),
             report: Mutex::default(),
+            gate: Mutex::default(),
+            lists: Mutex::default(),
         });
         Self { directory, clock, controller }
     }
@@ -452,4 +467,66 @@ async fn a_member_follows_the_authorities_of_its_region() {
     assert_eq!(member.trust().fingerprints(), [sha256]);
     let again = region.open().unwrap().unwrap();
     assert_eq!((again.ca_pem(), again.region()), (new_pem, name));
+}
+
+/// Lets the other futures of this task run.
+async fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_machine_is_refused_as_soon_as_it_is_blocked() {
+    let region = Region::new();
+    let member = region.member().await;
+    let thief = Machine::parse("node/b").unwrap();
+    let is_blocked = || member.is_blocked(&thief);
+    let (controller, report) = (region.controller.as_ref(), report_of(1, "", &BTreeMap::new()));
+    member.report(controller, &report).await.unwrap();
+    assert!(!is_blocked());
+
+    let (sender, lists) = mpsc::unbounded();
+    *region.controller.lists.lock() = Some(lists);
+    let blocking = async {
+        sender.unbounded_send(vec!["node/b".into()]).unwrap();
+        until(is_blocked).await;
+        assert!(region.open().unwrap().unwrap().is_blocked(&thief), "after a restart too");
+        // The answer of another controller may be older.
+        member.report(controller, &report).await.unwrap();
+        assert!(is_blocked());
+        sender.unbounded_send(Vec::new()).unwrap();
+        until(|| !is_blocked()).await;
+        sender.unbounded_send(vec!["node/b".into()]).unwrap();
+        until(is_blocked).await;
+        sender.close_channel();
+    };
+    let (followed, ()) = tokio::join!(member.follow_blocked(controller), blocking);
+    followed.unwrap();
+    assert!(is_blocked(), "until a report says otherwise");
+    member.report(controller, &report).await.unwrap();
+    assert!(!is_blocked(), "without a connection reports decide");
+    assert!(member.follow_blocked(controller).await.is_err());
+}
+
+#[tokio::test]
+async fn a_report_from_before_a_block_does_not_lift_it() {
+    let region = Region::new();
+    let member = region.member().await;
+    let thief = Machine::parse("node/b").unwrap();
+    let (controller, report) = (region.controller.as_ref(), report_of(1, "", &BTreeMap::new()));
+    let (open, gate) = tokio::sync::oneshot::channel();
+    let (sender, lists) = mpsc::unbounded();
+    *region.controller.gate.lock() = Some(gate);
+    *region.controller.lists.lock() = Some(lists);
+    sender.unbounded_send(vec!["node/b".into()]).unwrap();
+    sender.close_channel();
+    let blocking = async {
+        until(|| region.controller.gate.lock().is_none()).await;
+        member.follow_blocked(controller).await.unwrap();
+        open.send(()).unwrap();
+    };
+    let (reported, ()) = tokio::join!(member.report(controller, &report), blocking);
+    reported.unwrap();
+    assert!(member.is_blocked(&thief));
 }

@@ -24,6 +24,7 @@ use selvage_part::{Context, Mount, Process, host_name};
 use selvage_store::SharedStore;
 use selvage_work::{Failure, Reconcilers, Schedule};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Order, Sockets, greeting,
@@ -43,6 +44,9 @@ use crate::{
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A store that takes longer to return a number is of no use to callers.
 const STORE_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Pause before the list of blocked machines is followed again.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval at which the authorities are compared with the region's.
 const AUTHORITIES_INTERVAL: Duration = Duration::from_secs(1);
@@ -317,6 +321,9 @@ impl Foundation {
                 let (member, controller) = (Arc::clone(member), Arc::clone(controller));
                 let schedule = Schedule::fixed(config.join.report_interval.0, RETRY_INTERVAL);
                 let stop = tasks.token().clone();
+                let following =
+                    follow_blocked(Arc::clone(&member), Arc::clone(&controller), stop.clone());
+                tasks.spawn("blocked machines", following);
                 reconcilers.add_fn("membership", schedule, move || {
                     let (member, controller) = (Arc::clone(&member), Arc::clone(&controller));
                     let (report, stop) = (report.clone(), stop.clone());
@@ -425,6 +432,28 @@ async fn stay_in_touch(
 ) -> Result<(), Failure> {
     let done = member.stay_in_touch(controller.as_ref(), &report).await;
     done.map_err(|error| Failure::new(error.code(), error.to_string()))
+}
+
+/// Follows the controller's list of blocked machines, and again when the
+/// connection has ended. That a controller is away is what `stay_in_touch` reports.
+async fn follow_blocked(
+    member: Arc<Member>,
+    controller: Arc<dyn Controller>,
+    stop: CancellationToken,
+) {
+    let following = async {
+        loop {
+            let pause = match member.follow_blocked(controller.as_ref()).await {
+                Ok(()) => FOLLOW_INTERVAL,
+                Err(error) => {
+                    tracing::debug!(%error, "blocked machines are learned from reports");
+                    RETRY_INTERVAL
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    };
+    let _stopped: Option<std::convert::Infallible> = stop.run_until_cancelled(following).await;
 }
 
 /// Watches the store's health.

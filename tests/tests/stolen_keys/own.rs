@@ -13,7 +13,7 @@ use super::*;
 
 /// Test of each method that is open to machines; `None` where nothing that it
 /// gives belongs to one of them.
-const TRIED: [(&str, Option<&str>); 16] = [
+const TRIED: [(&str, Option<&str>); 17] = [
     ("/cnct.kaas.api.Cluster/CreateCluster", Some(CLUSTERS)),
     ("/cnct.kaas.api.Cluster/DeleteCluster", Some(CLUSTERS)),
     ("/cnct.kaas.api.Cluster/GetCluster", Some(CLUSTERS)),
@@ -28,6 +28,8 @@ const TRIED: [(&str, Option<&str>); 16] = [
     ("/selvage.identity.IdentityService/CheckCertificate", None),
     ("/selvage.identity.IdentityService/Renew", Some(OWN_NAME)),
     ("/selvage.identity.IdentityService/Report", Some(OWN_NAME)),
+    // Every machine must know whom to refuse.
+    ("/selvage.identity.IdentityService/WatchBlockedMachines", None),
     ("/selvage.identity.IdentityService/WhoAmI", Some(OWN_NAME)),
     ("/selvage.matching.MatchingService/ListCookieKeys", None),
     (

@@ -6,6 +6,7 @@ use selvage_api::selvage::identity::{
     BlockMachineRequest, CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse,
     JoinRequest, ListBlockedMachinesRequest, ListMachinesRequest, RemoveMachineRequest,
     RenewRequest, ReportRequest, ReportResponse, UnblockMachineRequest,
+    WatchBlockedMachinesRequest, WatchBlockedMachinesResponse,
 };
 use selvage_auth::Auth;
 use selvage_kit::identity::{Authenticator, Machine};
@@ -284,6 +285,34 @@ async fn a_blocked_machine_is_kept_from_the_others() {
 }
 
 #[tokio::test]
+async fn every_machine_hears_at_once_who_is_blocked() {
+    let h = Harness::new().await;
+    let mut client = h.identities();
+    let listen = |machine: &str| as_machine(machine, WatchBlockedMachinesRequest {});
+    let mut heard = Vec::new();
+    for machine in ["node/a", "cloudlet/t/c", "dme/d"] {
+        heard.push(client.watch_blocked_machines(listen(machine)).await.unwrap().into_inner());
+    }
+    async fn lists(heard: &mut [tonic::Streaming<WatchBlockedMachinesResponse>]) -> Vec<String> {
+        let mut all = Vec::new();
+        for stream in heard {
+            all.push(stream.message().await.unwrap().unwrap().blocked.join(","));
+        }
+        all.dedup();
+        all
+    }
+    assert_eq!(lists(&mut heard).await, [""]);
+    client.block_machine(as_root(block("node/b"))).await.unwrap();
+    assert_eq!(lists(&mut heard).await, ["node/b"]);
+    client.block_machine(as_root(block("dme/x"))).await.unwrap();
+    assert_eq!(lists(&mut heard).await, ["dme/x,node/b"]);
+    client.unblock_machine(as_root(unblock("node/b"))).await.unwrap();
+    assert_eq!(lists(&mut heard).await, ["dme/x"]);
+    let stranger = anonymous(HERE, WatchBlockedMachinesRequest {});
+    assert_eq!(code(client.watch_blocked_machines(stranger).await), Code::Unauthenticated);
+}
+
+#[tokio::test]
 async fn a_crm_that_reports_receives_only_the_blocked_machines() {
     let h = Harness::new().await;
     tell(&h, "node/a", report(&[])).await;
@@ -293,6 +322,55 @@ async fn a_crm_that_reports_receives_only_the_blocked_machines() {
     let answered = tell(&h, "cloudlet/t/c", report(&[])).await;
     assert_eq!((answered.machines.len(), answered.blocked), (0, vec!["node/b".to_owned()]));
     assert_eq!(listed(&h, "").await, ["cloudlet/t/c", "node/a", "node/b"]);
+}
+
+fn report_from(address: &str, instance: &str) -> ReportRequest {
+    let (address, instance) = (address.to_owned(), instance.to_owned());
+    ReportRequest { address, instance, ..report(&[]) }
+}
+
+fn rivals(h: &Harness) -> Vec<String> {
+    h.auth.machine(&Machine::parse("node/a").unwrap()).unwrap().rivals
+}
+
+#[tokio::test]
+async fn two_agents_of_one_name_are_noticed() {
+    let h = Harness::new().await;
+    let both = ["rack1:8443".to_owned(), "rack2:8443".to_owned()];
+    for round in 0..3 {
+        tell(&h, "node/a", report_from("rack1:8443", "1111")).await;
+        assert_eq!(rivals(&h), if round == 0 { &[][..] } else { &both });
+        h.advance(7);
+        tell(&h, "node/a", report_from("rack2:8443", "2222")).await;
+        assert_eq!(rivals(&h), if round == 0 { &[][..] } else { &both });
+        h.advance(8);
+    }
+    let listed = ListMachinesRequest::default();
+    let listed = h.identities().list_machines(as_root(listed)).await.unwrap().into_inner();
+    assert_eq!(listed.machines[0].rivals, both);
+    // One of them is gone.
+    h.advance(300);
+    tell(&h, "node/a", report_from("rack2:8443", "2222")).await;
+    assert!(rivals(&h).is_empty());
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_again_is_no_second_one() {
+    let h = Harness::new().await;
+    for instance in ["1111", "2222", "3333", "", "4444", ""] {
+        for _ in 0..2 {
+            tell(&h, "node/a", report_from("rack1:8443", instance)).await;
+            assert!(rivals(&h).is_empty(), "{instance}");
+            h.advance(15);
+        }
+    }
+    // One that was thought lost returns much later.
+    tell(&h, "node/a", report_from("rack1:8443", "5555")).await;
+    h.advance(15);
+    tell(&h, "node/a", report_from("rack2:8443", "6666")).await;
+    h.advance(3600);
+    tell(&h, "node/a", report_from("rack1:8443", "5555")).await;
+    assert!(rivals(&h).is_empty());
 }
 
 #[tokio::test]
@@ -305,6 +383,8 @@ async fn bad_reports_are_refused_by_field() {
         (ReportRequest { address: "here".into(), ..base() }, "address: "),
         (ReportRequest { address: "a b:1".into(), ..base() }, "address: "),
         (ReportRequest { version: "x\n".into(), ..base() }, "version: "),
+        (ReportRequest { instance: "x y".into(), ..base() }, "instance: "),
+        (ReportRequest { instance: "x".repeat(65), ..base() }, "instance: "),
         (ReportRequest { authorities: vec!["x".into()], ..base() }, "authorities: "),
         (report(&[("a b", "c")]), "labels: "),
     ] {

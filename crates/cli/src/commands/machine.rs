@@ -2,7 +2,7 @@
 //! they show.
 
 use selvage_api::selvage::identity::{
-    BlockMachineRequest, ListBlockedMachinesRequest, ListBlockedMachinesResponse,
+    self as wire, BlockMachineRequest, ListBlockedMachinesRequest, ListBlockedMachinesResponse,
     ListMachinesRequest, ListMachinesResponse, RemoveMachineRequest, UnblockMachineRequest,
     identity_service_client::IdentityServiceClient,
 };
@@ -138,7 +138,14 @@ async fn list(args: List, session: &mut Session<'_>) -> Result<(), Error> {
     if !session.printer().is_table() {
         return session.printer().message(&output::dynamic(MACHINES, &answer)?);
     }
-    sheet(&answer, jiff::Timestamp::now().as_second()).print(session)
+    sheet(&answer, jiff::Timestamp::now().as_second()).print(session)?;
+    answer.machines.iter().filter_map(rivalry).try_for_each(|line| session.io.say(&line))
+}
+
+/// Sentence about two agents that report under one name.
+fn rivalry(machine: &wire::Machine) -> Option<String> {
+    let [one, other] = machine.rivals.as_slice() else { return None };
+    Some(format!("two agents report as {} from {one} and {other}: stop one", machine.machine))
 }
 
 /// A moment to the minute: reports are written down once a minute.
@@ -161,6 +168,7 @@ fn sheet(answer: &ListMachinesResponse, now: i64) -> Sheet {
         let seen = machine.last_seen.as_ref();
         let state = match seen {
             _ if machine.blocked => "blocked".to_owned(),
+            Some(_) if !machine.rivals.is_empty() => "two agents".to_owned(),
             None => "joined".to_owned(),
             Some(seen) if now - seen.seconds <= AWAY_AFTER => "up".to_owned(),
             Some(seen) => format!("away since {}", clock(seen.seconds)),
@@ -233,8 +241,17 @@ mod tests {
                 ..Known::default()
             },
             Known { machine: "node/new".into(), ..Known::default() },
+            Known {
+                machine: "node/twice".into(),
+                address: "rack1:1".into(),
+                last_seen: Some(seen),
+                rivals: vec!["rack1:1".into(), "rack2:1".into()],
+                ..Known::default()
+            },
             Known { machine: "node/stolen".into(), blocked: true, ..Known::default() },
         ];
+        let lines: Vec<String> = machines.iter().filter_map(rivalry).collect();
+        assert_eq!(lines, ["two agents report as node/twice from rack1:1 and rack2:1: stop one"]);
         let text = sheet(&ListMachinesResponse { machines }, 1061).text(crate::Format::Table);
         assert_eq!(
             text,
@@ -242,6 +259,7 @@ mod tests {
              node/a        192.0.2.1:8443   up                             1m1s ago    rack=3,role=worker\n\
              node/gone     -                away since 1970-01-01 00:10Z   7m41s ago   -\n\
              node/new      -                joined                         -           -\n\
+             node/twice    rack1:1          two agents                     1m1s ago    -\n\
              node/stolen   -                blocked                        -           -\n"
         );
     }

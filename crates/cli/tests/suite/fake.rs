@@ -196,6 +196,9 @@ impl AuthService for Fake {
 
 #[tonic::async_trait]
 impl IdentityService for Fake {
+    type WatchBlockedMachinesStream =
+        futures::stream::BoxStream<'static, Result<WatchBlockedMachinesResponse, Status>>;
+
     async fn who_am_i(
         &self,
         request: Request<WhoAmIRequest>,
@@ -443,6 +446,13 @@ impl IdentityService for Fake {
 
     async fn report(&self, _: Request<ReportRequest>) -> Result<Response<ReportResponse>, Status> {
         Err(Status::unimplemented("no machine reports here"))
+    }
+
+    async fn watch_blocked_machines(
+        &self,
+        _: Request<WatchBlockedMachinesRequest>,
+    ) -> Result<Response<Self::WatchBlockedMachinesStream>, Status> {
+        Err(Status::unimplemented("no machine listens here"))
     }
 
     async fn list_machines(

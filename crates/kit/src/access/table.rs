@@ -447,6 +447,15 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("BlockMachine", Write, NOBODY_ELSE),
             ("UnblockMachine", Write, NOBODY_ELSE),
             ("ListBlockedMachines", ReadSecret, NOBODY_ELSE),
+            (
+                "WatchBlockedMachines",
+                ReadSecret,
+                &[
+                    Who::Machine(MachineKind::Cloudlet),
+                    Who::Machine(MachineKind::Node),
+                    Who::Machine(MachineKind::Dme),
+                ],
+            ),
             // Said several times a minute: no audit line. Which machines are
             // blocked is in the reply.
             (
@@ -543,5 +552,9 @@ pub(super) const OWN: &[(&str, &str)] = &[
     (
         "/selvage.identity.IdentityService/Report",
         "the machine's own address; the reply lists machines",
+    ),
+    (
+        "/selvage.identity.IdentityService/WatchBlockedMachines",
+        "names of machines whose certificates must not be accepted",
     ),
 ];
