@@ -9,7 +9,7 @@ use crate::{
     Error, Global,
     client::Client,
     io::Io,
-    output::{Format, Printer},
+    output::{Format, Notice, Printer},
     target::{self, Target},
 };
 
@@ -17,11 +17,13 @@ use crate::{
 pub(crate) struct Session<'a> {
     pub(crate) global: &'a Global,
     pub(crate) io: &'a mut Io,
+    /// The person knows that tables lost columns.
+    narrowness_told: bool,
 }
 
 impl<'a> Session<'a> {
     pub(crate) fn new(global: &'a Global, io: &'a mut Io) -> Self {
-        Self { global, io }
+        Self { global, io, narrowness_told: false }
     }
 
     pub(crate) fn target(&mut self) -> Result<Target, Error> {
@@ -41,7 +43,11 @@ impl<'a> Session<'a> {
     pub(crate) fn printer(&mut self) -> Printer<'_> {
         let format = self.global.output.unwrap_or(Format::Table);
         let colour = self.io.colour_on_out(self.global.color);
-        Printer::new(&mut self.io.out, format, colour).columns(self.io.columns)
+        let notice = self
+            .io
+            .err_is_terminal
+            .then_some(Notice { err: &mut self.io.err, told: &mut self.narrowness_told });
+        Printer::new(&mut self.io.out, format, colour).columns(self.io.columns).notice(notice)
     }
 
     pub(crate) fn ask(&mut self, question: &str, hint: &str) -> Result<String, Error> {

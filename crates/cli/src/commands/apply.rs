@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{
     batch::{Batch, Outcome},
-    roll,
+    roll::{self, Roll},
 };
 use crate::{
     Error,
@@ -36,6 +36,9 @@ pub struct Apply {
     /// Update the instances of apps that changed, without asking
     #[arg(long)]
     pub roll: bool,
+    /// Go on with other instances after one could not be updated
+    #[arg(long)]
+    pub keep_going: bool,
 }
 
 /// `selvage unapply`
@@ -105,7 +108,8 @@ pub(crate) async fn apply(args: &Apply, session: &mut Session<'_>) -> Result<(),
         batch.report(entry, &outcome)?;
     }
     if !args.dry_run {
-        roll::offer(&mut batch, &changed, args.roll).await?;
+        let wish = Roll { always: args.roll, keep_going: args.keep_going };
+        roll::offer(&mut batch, &changed, wish).await?;
     }
     batch.finish()
 }

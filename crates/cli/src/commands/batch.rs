@@ -24,6 +24,8 @@ pub(crate) enum Outcome {
     Unchanged,
     Deleted,
     Absent,
+    /// Left as it was because another failed.
+    NotUpdated,
     /// In a dry run: what it waits for is itself only planned.
     Unchecked(Verb, Error),
     Failed(Error),
@@ -38,6 +40,7 @@ impl Outcome {
             Self::Deleted => format!("{will}deleted"),
             Self::Unchanged => "unchanged".into(),
             Self::Absent => "absent".into(),
+            Self::NotUpdated => "not updated".into(),
             Self::Unchecked(verb, error) => {
                 let error = printable(&error.to_string());
                 format!("would be {}d, unchecked: {error}", verb.word())
@@ -60,6 +63,9 @@ pub(crate) struct Batch<'s, 'a> {
     diff: Vec<String>,
     rows: Vec<Value>,
     failed: Vec<Code>,
+    not_updated: usize,
+    /// An object could not be brought up to date.
+    pub(crate) refresh_failed: bool,
 }
 
 impl<'s, 'a> Batch<'s, 'a> {
@@ -74,6 +80,8 @@ impl<'s, 'a> Batch<'s, 'a> {
             diff: Vec::new(),
             rows: Vec::new(),
             failed: Vec::new(),
+            not_updated: 0,
+            refresh_failed: false,
         })
     }
 
@@ -132,6 +140,7 @@ impl<'s, 'a> Batch<'s, 'a> {
             Ok(message) => self.send(entry, Verb::Update, message).await,
             Err(error) => Err(error),
         };
+        self.refresh_failed |= result.is_err() && !self.dry_run;
         match result {
             Ok(()) => Outcome::Updated,
             Err(error) => self.judged(Verb::Update, error),
@@ -178,6 +187,7 @@ impl<'s, 'a> Batch<'s, 'a> {
             }
             self.failed.push(error.code());
         }
+        self.not_updated += usize::from(matches!(outcome, Outcome::NotUpdated));
         let plan: Vec<String> = std::mem::take(&mut self.plan);
         let mut row = json!({ "kind": entry.kind.name, "key": key, "outcome": words });
         let diff: Vec<String> = std::mem::take(&mut self.diff);
@@ -206,11 +216,13 @@ impl<'s, 'a> Batch<'s, 'a> {
             printer.values(&[], &self.rows)?;
         }
         let Some(code) = self.failed.first() else { return Ok(()) };
-        Err(Error::Status {
-            code: *code,
-            message: format!("{} of {} objects failed", self.failed.len(), self.rows.len()),
-            hints: Vec::new(),
-        })
+        let mut message = format!("{} of {} objects failed", self.failed.len(), self.rows.len());
+        let mut hints = Vec::new();
+        if self.not_updated > 0 {
+            message += &format!(", {} not updated", self.not_updated);
+            hints.push("--keep-going updates the others all the same".to_owned());
+        }
+        Err(Error::Status { code: *code, message, hints })
     }
 }
 

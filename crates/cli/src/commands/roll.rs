@@ -4,7 +4,7 @@
 use prost_reflect::{DynamicMessage, Value};
 use selvage_kit::labels::Selector;
 
-use super::batch::Batch;
+use super::batch::{Batch, Outcome};
 use crate::{
     Error,
     edge::{
@@ -39,7 +39,7 @@ pub(crate) async fn update(
     if chosen.is_empty() {
         return batch.session.io.say(&format!("No {} fit.", kind.plural));
     }
-    refresh(&mut batch, &chosen).await?;
+    refresh(&mut batch, &chosen, args.keep_going).await?;
     batch.finish()
 }
 
@@ -77,12 +77,30 @@ fn entry(kind: &'static Kind, wanted: &Draft, object: &DynamicMessage) -> Entry 
     Entry { kind, draft }
 }
 
-async fn refresh(batch: &mut Batch<'_, '_>, entries: &[Entry]) -> Result<(), Error> {
+/// Updates one after the other. What fails for one may fail for all: the others keep
+/// the version that serves.
+async fn refresh(
+    batch: &mut Batch<'_, '_>,
+    entries: &[Entry],
+    keep_going: bool,
+) -> Result<(), Error> {
     for entry in entries {
-        let outcome = batch.refresh(entry).await;
+        let outcome = match !keep_going && batch.refresh_failed {
+            true => Outcome::NotUpdated,
+            false => batch.refresh(entry).await,
+        };
         batch.report(entry, &outcome)?;
     }
     Ok(())
+}
+
+/// Wishes about the instances of apps that changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Roll {
+    /// Update them without asking.
+    pub(crate) always: bool,
+    /// Go on after one that failed.
+    pub(crate) keep_going: bool,
 }
 
 /// Offers to update the instances of apps that changed: they run what the apps
@@ -90,7 +108,7 @@ async fn refresh(batch: &mut Batch<'_, '_>, entries: &[Entry]) -> Result<(), Err
 pub(crate) async fn offer(
     batch: &mut Batch<'_, '_>,
     apps: &[&Entry],
-    roll: bool,
+    roll: Roll,
 ) -> Result<(), Error> {
     let Some(kind) = catalog::kind("appinst") else { return Ok(()) };
     for app in apps {
@@ -102,11 +120,11 @@ pub(crate) async fn offer(
         let count = instances.len();
         let question = format!("app {name} changed; update its {count} instances now?");
         let asks = batch.session.io.prompt.is_some();
-        if roll || (asks && batch.session.confirm(&question, "say --roll to mean it")?) {
+        if roll.always || (asks && batch.session.confirm(&question, "say --roll to mean it")?) {
             let unchanged = Draft::new(kind);
             let entries: Vec<Entry> =
                 instances.iter().map(|object| entry(kind, &unchanged, object)).collect();
-            refresh(batch, &entries).await?;
+            refresh(batch, &entries, roll.keep_going).await?;
         } else if !asks {
             batch.session.io.say(&format!(
                 "app {name} changed; its {count} instances run what it was: `selvage apply --roll` updates them"

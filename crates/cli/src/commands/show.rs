@@ -149,7 +149,7 @@ fn render(
     let mut text = Vec::new();
     let format = session.global.output.unwrap_or(Format::Table);
     let colour = session.io.colour_on_out(session.global.color);
-    let mut printer = Printer::new(&mut text, format, colour);
+    let mut printer = Printer::new(&mut text, format, colour).columns(session.io.columns);
     objects.iter().try_for_each(|object| printer.row_with(object, &states.beside(object)))?;
     printer.flush()?;
     Ok(String::from_utf8_lossy(&text).into_owned())

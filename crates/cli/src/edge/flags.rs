@@ -61,6 +61,8 @@ pub(crate) struct ObjectArgs {
     pub(crate) all: bool,
     /// All objects whose fields fit, such as `cloudlet=here,state!=READY`.
     pub(crate) selector: Option<String>,
+    /// Go on with the others after one failed.
+    pub(crate) keep_going: bool,
 }
 
 /// The flag of one leaf.
@@ -221,6 +223,7 @@ impl ObjectArgs {
             dry_run: on("dry-run"),
             all: on(ALL),
             selector: many(SELECTOR).pop(),
+            keep_going: on(KEEP_GOING),
         }
     }
 
@@ -398,6 +401,7 @@ fn with_verbs(command: clap::Command) -> clap::Command {
 const NAME: &str = "@name";
 const ALL: &str = "@all";
 const SELECTOR: &str = "@selector";
+const KEEP_GOING: &str = "keep-going";
 const HISTORY: &str = "history";
 const ROLLBACK: &str = "rollback";
 const TO_REVISION: &str = "to-revision";
@@ -509,7 +513,7 @@ fn value_name(field: &FieldDescriptor) -> &'static str {
 }
 
 /// Flags by which an update means several objects.
-fn many_arguments() -> [Arg; 2] {
+fn many_arguments() -> [Arg; 3] {
     let all = Arg::new(ALL)
         .long("all")
         .action(ArgAction::SetTrue)
@@ -523,7 +527,8 @@ fn many_arguments() -> [Arg; 2] {
         .conflicts_with_all([NAME, "file"])
         .help("All instances whose fields fit, such as cloudlet=here,appvers!=2.0")
         .help_heading(MODES);
-    [all, selector]
+    let help = "Go on with the others after one could not be updated";
+    [all, selector, switch(KEEP_GOING, None, help)]
 }
 
 fn file_argument() -> Arg {

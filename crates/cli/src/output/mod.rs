@@ -57,6 +57,23 @@ pub(crate) struct Printer<'a> {
     columns: Option<usize>,
     printed: usize,
     table: Option<Table>,
+    notice: Option<Notice<'a>>,
+}
+
+/// Where a person is told, once, that a table lost columns.
+pub(crate) struct Notice<'a> {
+    pub(crate) err: &'a mut dyn Write,
+    pub(crate) told: &'a mut bool,
+}
+
+impl Notice<'_> {
+    fn tell(&mut self, table: &Table) -> Result<(), Error> {
+        if !table.lost_columns() || std::mem::replace(self.told, true) {
+            return Ok(());
+        }
+        let text = "some columns do not fit: -o wide or -o yaml shows all";
+        writeln!(self.err, "{text}").map_err(Error::Output)
+    }
 }
 
 impl<'a> Printer<'a> {
@@ -68,7 +85,16 @@ impl<'a> Printer<'a> {
             Format::Yaml => Layout::Yaml,
             Format::Edgectl => Layout::Edgectl,
         };
-        Self { out, layout, colour, all_fields: false, columns: None, printed: 0, table: None }
+        Self {
+            out,
+            layout,
+            colour,
+            all_fields: false,
+            columns: None,
+            printed: 0,
+            table: None,
+            notice: None,
+        }
     }
 
     /// Prints JSON for people, over several lines.
@@ -85,6 +111,11 @@ impl<'a> Printer<'a> {
     pub(crate) fn columns(self, columns: Option<usize>) -> Self {
         let columns = columns.filter(|_| self.layout != Layout::Table { wide: true });
         Self { columns, ..self }
+    }
+
+    /// Tells a person of columns that tables lost.
+    pub(crate) fn notice(self, notice: Option<Notice<'a>>) -> Self {
+        Self { notice, ..self }
     }
 
     pub(crate) fn is_table(&self) -> bool {
@@ -159,8 +190,9 @@ impl<'a> Printer<'a> {
 
     /// Writes the rows that wait.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
-        if let Some(table) = &mut self.table {
-            table.write(self.out, self.colour, self.columns).map_err(Error::Output)?;
+        if let Some(mut table) = self.table.take() {
+            self.write(&mut table)?;
+            self.table = Some(table);
         }
         self.out.flush().map_err(Error::Output)
     }
@@ -189,7 +221,7 @@ impl<'a> Printer<'a> {
         let shown = columns.iter().filter(|column| wide || !column.wide).cloned().collect();
         let mut table = Table::original(shown);
         rows.iter().for_each(|row| table.push(row));
-        table.write(self.out, self.colour, self.columns).map_err(Error::Output)
+        self.write(&mut table)
     }
 
     /// Prints one value that is no message; as a table its members.
@@ -207,7 +239,12 @@ impl<'a> Printer<'a> {
     fn rows(&mut self, columns: &[Column], rows: &[Value]) -> Result<(), Error> {
         let mut table = Table::new(columns.to_vec());
         rows.iter().for_each(|row| table.push(row));
-        table.write(self.out, self.colour, self.columns).map_err(Error::Output)
+        self.write(&mut table)
+    }
+
+    fn write(&mut self, table: &mut Table) -> Result<(), Error> {
+        table.write(self.out, self.colour, self.columns).map_err(Error::Output)?;
+        self.notice.as_mut().map_or(Ok(()), |notice| notice.tell(table))
     }
 
     fn fields(&mut self, columns: &[Column], value: &Value) -> Result<(), Error> {

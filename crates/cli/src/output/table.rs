@@ -11,10 +11,29 @@ const NOTHING: &str = "-";
 /// A cell longer than this makes a table unreadable; `-o yaml` has it all.
 const LONGEST: usize = 120;
 
-/// The widest cells are cut to no less than this to make a table fit.
+/// Cells are cut to no less than this to make a table fit while it can lose a column.
 const SHORTEST: usize = 16;
+/// Where no column can be lost, they are cut to no less than this.
+const STUB: usize = 6;
 /// A table that does not fit keeps at least so many columns.
 const FEWEST: usize = 3;
+
+/// Columns that a table loses first; then it loses the others from the right.
+const LOST_FIRST: &[&str] = &[
+    "URI",
+    "DEVELOPER",
+    "VERSION",
+    "OPERATOR",
+    "FLAVOR",
+    "MASTERS",
+    "NODES",
+    "LATITUDE",
+    "LONGITUDE",
+    "CLUSTER",
+    "RESTARTS",
+];
+/// Columns without which a row says nothing.
+const KEPT: &[&str] = &["NAME", "NODE", "APP", "STATE", "STATUS", "HEALTH", "OUTCOME"];
 
 /// Distance between columns, and what is done with very short and very
 /// long cells.
@@ -39,12 +58,14 @@ pub(crate) struct Table {
     /// Widths so far: later rows line up with earlier ones.
     widths: Vec<u16>,
     headed: bool,
+    /// The terminal was too narrow for all columns.
+    lost_columns: bool,
 }
 
 impl Table {
     pub(crate) fn new(columns: Vec<Column>) -> Self {
         let widths = vec![0; columns.len()];
-        Self { style: OURS, columns, rows: Vec::new(), widths, headed: false }
+        Self { style: OURS, columns, rows: Vec::new(), widths, headed: false, lost_columns: false }
     }
 
     /// One that looks as the original node services' clients print it.
@@ -60,9 +81,14 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
+    /// Returns whether columns were left out because the terminal is too narrow.
+    pub(crate) fn lost_columns(&self) -> bool {
+        self.lost_columns
+    }
+
     /// Writes the rows that wait, after the header if it was not yet written.
-    /// A table that does not fit into the columns of the terminal has its widest
-    /// cells cut, then loses columns from the right, then is cut.
+    /// A table that does not fit into the columns of the terminal has its wide
+    /// cells cut, then loses the columns that tell least, then is cut.
     pub(crate) fn write(
         &mut self,
         out: &mut dyn Write,
@@ -118,27 +144,51 @@ impl Table {
     }
 
     fn fit(&mut self, columns: usize) {
+        let columns = columns + usize::from(self.style.gap);
+        while self.longest_cell(columns, SHORTEST).is_none() {
+            let Some(at) = self.least_telling() else { break };
+            self.lose(at);
+        }
+        // What is too wide even so is cut as lines.
+        let longest = self.longest_cell(columns, SHORTEST);
+        let longest = longest.or_else(|| self.longest_cell(columns, STUB)).unwrap_or(STUB);
+        for cell in self.rows.iter_mut().flatten() {
+            *cell = shorten(std::mem::take(cell), longest);
+        }
+    }
+
+    /// Length to which cells are cut so that rows fit, if that is no less than
+    /// `least`.
+    fn longest_cell(&self, columns: usize, least: usize) -> Option<usize> {
         let gap = usize::from(self.style.gap);
-        let too_wide =
-            |widths: &[usize]| (widths.iter().sum::<usize>()).saturating_sub(columns + gap);
         let widths = self.natural_widths();
-        let excess = too_wide(&widths);
-        let widest = widths.iter().enumerate().max_by_key(|(at, width)| (**width, *at));
-        if let (1.., Some((at, width))) = (excess, widest) {
-            let cut = (width - gap).saturating_sub(excess).max(SHORTEST);
-            for row in &mut self.rows {
-                if let Some(cell) = row.get_mut(at) {
-                    *cell = shorten(std::mem::take(cell), cut);
-                }
-            }
-        }
-        while self.columns.len() > FEWEST && too_wide(&self.natural_widths()) > 0 {
-            self.columns.pop();
-            self.widths.pop();
-            self.rows.iter_mut().for_each(|row| {
-                row.pop();
+        let fits = |longest: &usize| {
+            let cut = widths.iter().zip(&self.columns).map(|(width, column)| {
+                (*width).min(longest.max(&column.title.chars().count()) + gap)
             });
+            cut.sum::<usize>() <= columns
+        };
+        let widest = widths.iter().max().map_or(least, |width| width.saturating_sub(gap));
+        (least..=widest.max(least)).rev().find(fits)
+    }
+
+    /// The column that is lost next, if one may be lost.
+    fn least_telling(&self) -> Option<usize> {
+        if self.columns.len() <= FEWEST {
+            return None;
         }
+        let at = |title: &&str| self.columns.iter().position(|column| column.title == *title);
+        let rightmost = || self.columns.iter().rposition(|it| !KEPT.contains(&it.title.as_str()));
+        LOST_FIRST.iter().find_map(at).or_else(rightmost)
+    }
+
+    fn lose(&mut self, at: usize) {
+        self.columns.remove(at);
+        self.widths.remove(at);
+        self.rows.iter_mut().for_each(|row| {
+            row.remove(at);
+        });
+        self.lost_columns = true;
     }
 }
 

@@ -177,6 +177,96 @@ fn nested_keys_become_columns() {
     assert!(columns.len() <= 8 && columns::of(&app, true).len() > columns.len());
 }
 
+fn instances() -> Vec<DynamicMessage> {
+    use selvage_api::edgeproto::*;
+    let instance = |app: &str, cloudlet: &str, runtime_info: AppInstRuntime| AppInst {
+        key: Some(AppInstKey {
+            app_key: Some(AppKey {
+                developer_key: Some(DeveloperKey { name: "AcmeAppCo".into() }),
+                name: app.into(),
+                version: "1.0".into(),
+            }),
+            cluster_inst_key: Some(ClusterInstKey {
+                cluster_key: Some(ClusterKey { name: format!("autocluster{app}") }),
+                cloudlet_key: Some(CloudletKey {
+                    operator_key: Some(OperatorKey { name: "tmus".into() }),
+                    name: cloudlet.into(),
+                }),
+                developer: "AcmeAppCo".into(),
+            }),
+        }),
+        state: TrackedState::Ready.into(),
+        uri: format!("autocluster{app}.{cloudlet}.tmus.selvage.internal"),
+        runtime_info: Some(runtime_info),
+        ..AppInst::default()
+    };
+    let runs = AppInstRuntime { addresses: vec!["10.101.1.1:80".into()], ..Default::default() };
+    let sick = AppInstRuntime {
+        addresses: vec!["10.101.1.2:8080".into()],
+        unhealthy: "the application ended with exit code 137".into(),
+        restarts: 12,
+        ..Default::default()
+    };
+    let all = [instance("hello", "site-1", runs), instance("recognition", "site-2", sick)];
+    all.iter().map(|one| dynamic("edgeproto.AppInst", one).unwrap()).collect()
+}
+
+/// Table of instances on a terminal of that width, and what stderr says.
+fn narrow(columns: usize) -> (String, String) {
+    let (mut out, mut err, mut told) = (Vec::new(), Vec::new(), false);
+    for _ in 0..2 {
+        out.clear();
+        let notice = Notice { err: &mut err, told: &mut told };
+        let printer = Printer::new(&mut out, Format::Table, false);
+        let mut printer = printer.columns(Some(columns)).notice(Some(notice));
+        instances().iter().for_each(|one| printer.row(one).unwrap());
+        printer.flush().unwrap();
+    }
+    (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+const HINT: &str = "some columns do not fit: -o wide or -o yaml shows all\n";
+
+#[test]
+fn instances_on_80_columns_have_state_health_and_address() {
+    let (out, err) = narrow(80);
+    assert_eq!(
+        out,
+        "\
+APP          CLOUDLET  STATE  HEALTH                   RESTARTS  ADDRESS
+hello        site-1    READY  healthy                  0         10.101.1.1:80
+recognition  site-2    READY  unhealthy: the applica…  12        10.101.1.2:8080
+"
+    );
+    assert_eq!(err, HINT, "once");
+}
+
+#[test]
+fn instances_on_100_columns_lose_what_tells_least() {
+    let (out, err) = narrow(100);
+    assert_eq!(
+        out,
+        "\
+APP          CLOUDLET  CLUSTER               STATE  HEALTH                RESTARTS  ADDRESS
+hello        site-1    autoclusterhello      READY  healthy               0         10.101.1.1:80
+recognition  site-2    autoclusterrecognit…  READY  unhealthy: the appl…  12        10.101.1.2:8080
+"
+    );
+    assert_eq!(err, HINT, "once");
+}
+
+#[test]
+fn no_instance_table_is_wider_than_its_terminal_or_without_state_and_health() {
+    for columns in 30..=300 {
+        let (out, err) = narrow(columns);
+        let widest = out.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(columns), "{columns}:\n{out}");
+        let header = out.lines().next().unwrap_or_default();
+        assert!(["APP", "STATE", "HEALTH"].iter().all(|it| header.contains(it)), "{header}");
+        assert_eq!(err == HINT, !header.contains("URI"), "{columns}:\n{out}");
+    }
+}
+
 #[test]
 fn colour_is_bold_headers_and_only_when_asked_for() {
     let bold = printed(Format::Table, true, |p| p.message(&users()).unwrap());

@@ -2,6 +2,7 @@
 //! one command from an image to an instance, many objects at once.
 
 use selvage_api::{Code, edgeproto::*};
+use tonic::Status;
 
 use crate::{controller, harness::Person, person};
 
@@ -138,6 +139,37 @@ async fn many_instances_are_updated_by_one_command() {
     let none = person.run(&["appinst", "update", "-l", "cloudlet=north"]).await;
     assert_eq!((none.out.as_str(), none.err.as_str()), ("", "No appinsts fit.\n"));
     assert_eq!(server.state.changes().len(), before);
+}
+
+#[tokio::test]
+async fn a_roll_stops_at_the_first_instance_that_fails() {
+    let (server, mut person) = filled().await;
+    server.state.refuse("UpdateAppInst", Status::aborted("the new version does not answer"));
+    let tried =
+        || server.state.changes().iter().filter(|method| *method == "UpdateAppInst").count();
+    let outcome = person.run(&["appinst", "update", "--all"]).await;
+    let lines: Vec<&str> = outcome.out.lines().collect();
+    assert!(lines[0].contains(": failed: ") && lines[0].contains("does not answer"), "{lines:?}");
+    assert!(lines[1].ends_with(": not updated"), "{lines:?}");
+    assert_eq!(tried(), 1, "the other serves as before");
+    let (code, stderr) = outcome.bad();
+    assert_eq!(code, Code::Aborted.exit());
+    assert!(stderr.contains("1 of 2 objects failed, 1 not updated"), "{stderr}");
+    assert!(stderr.contains("--keep-going"), "{stderr}");
+
+    let outcome = person.run(&["appinst", "update", "--all", "--keep-going"]).await;
+    assert_eq!(outcome.out.lines().filter(|line| line.contains(": failed: ")).count(), 2);
+    assert_eq!(tried(), 3);
+    let (_, stderr) = outcome.bad();
+    assert!(stderr.contains("2 of 2 objects failed\n"), "{stderr}");
+
+    // A dry run stops nothing: it says of each what would come of it.
+    person.run(&["appinst", "update", "--all", "--dry-run"]).await.bad();
+    assert_eq!(tried(), 5);
+    let moved = APPS.replace("config: first", "config: changed");
+    let outcome = person.piping(&moved).run(&["apply", "-f", "-", "--roll"]).await;
+    assert!(outcome.out.contains(": not updated"), "{}", outcome.out);
+    assert_eq!(tried(), 6);
 }
 
 #[tokio::test]
