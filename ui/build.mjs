@@ -86,9 +86,10 @@ async function script(name, entry, options = {}) {
 mkdirSync(DIST + "assets", { recursive: true });
 const chart = await script("chart", "src/chart-library.ts");
 const terminal = await script("terminal", "src/terminal-library.ts", { plugins: [terminalUnderPolicy] });
+const licences = await script("licences", "src/licence-library.ts");
 const app = await script("app", "src/main.tsx", {
   define: {
-    LAZY: JSON.stringify({ chart, terminal }),
+    LAZY: JSON.stringify({ chart, terminal, licences }),
     WORLD: JSON.stringify(outline()),
   },
 });

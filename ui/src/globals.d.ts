@@ -1,5 +1,5 @@
 /** Addresses of what is loaded on demand; written by the build. */
-declare const LAZY: Record<"chart" | "terminal", { code: string; style: string }>;
+declare const LAZY: Record<"chart" | "terminal" | "licences", { code: string; style?: string }>;
 /** Outline of the world's land, an SVG path in tenths of a degree. */
 declare const WORLD: string;
 

@@ -5,7 +5,7 @@ export function lazy<T>(name: keyof typeof LAZY): Promise<T> {
   const { code, style } = LAZY[name];
   let module = loaded.get(name);
   if (!module) {
-    module = Promise.all([import(/* @vite-ignore */ code), sheet(style)]).then(([exports]) => exports as unknown);
+    module = Promise.all([import(/* @vite-ignore */ code), style && sheet(style)]).then(([exports]) => exports as unknown);
     module.catch(() => loaded.delete(name));
     loaded.set(name, module);
   }

@@ -1,10 +1,12 @@
 // This server: versions, parts, its own tasks; and the page's settings.
+import { useState } from "preact/hooks";
 import type { Reconciler } from "../contract";
 import { bytes, number, plain, plural, span } from "../format";
-import { useLoad } from "../live";
+import { lazy } from "../lazy";
+import { asCallError, useLoad } from "../live";
 import { overview } from "../overview";
 import { Badge, Card, Facts, Trouble, Waiting, When } from "../parts/bits";
-import { call } from "../rpc";
+import { call, type CallError } from "../rpc";
 import { may } from "../session";
 import type { State } from "../states";
 import { theme, type Theme } from "../theme";
@@ -60,10 +62,33 @@ export function AboutPage() {
               <li><a href="/docs">API reference: read about every method and try it</a></li>
               <li>Selvage is under the Apache License 2.0. The page uses Preact, uPlot and xterm.js (MIT); the map is drawn after Natural Earth (public domain).</li>
             </ul>
+            <Licences />
           </Card>
         </div>
       )}
     </Page>
+  );
+}
+
+/** Crates of the server, its tests and its tools, as Cargo.lock has them. */
+function Licences() {
+  const [crates, setCrates] = useState<[string, string, string][]>();
+  const [error, setError] = useState<CallError>();
+  const load = (event: Event & { currentTarget: HTMLDetailsElement }) => {
+    if (!event.currentTarget.open || crates) return;
+    setError(undefined);
+    lazy<{ default: [string, string, string][] }>("licences").then(({ default: list }) => setCrates(list), (failure: unknown) => setError(asCallError(failure)));
+  };
+  return (
+    <details class="more" onToggle={load} data-testid="licences">
+      <summary>Licences of the Rust crates</summary>
+      <Trouble error={error} />
+      {!crates ? !error && <Waiting /> : (
+        <ul class="list tasks licences" tabIndex={0} aria-label="Rust crates">{crates.map(([name, version, licence]) => (
+          <li key={`${name} ${version}`} class="part"><span><span class="mono">{name}</span> <span class="soft fine">{version}</span></span><span class="fine">{licence}</span></li>
+        ))}</ul>
+      )}
+    </details>
   );
 }
 

@@ -23,7 +23,7 @@ const SILENT = 150_000;
 export function machineState(machine: Machine): State {
   if (machine.blocked) return { word: "blocked", tone: "bad" };
   const seen = Date.parse(machine.lastSeen ?? "");
-  if (!Number.isFinite(seen)) return { word: "never seen", tone: "off" };
+  if (!Number.isFinite(seen)) return { word: "never reported", tone: "off" };
   return now.value - seen > SILENT ? { word: "silent", tone: "warn" } : { word: "reporting", tone: "good" };
 }
 

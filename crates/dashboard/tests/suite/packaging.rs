@@ -100,6 +100,34 @@ async fn rules_and_dashboards_ask_for_metrics_that_there_are() {
     }
 }
 
+/// Value of a key in a line of Cargo.lock.
+fn quoted<'a>(package: &'a str, key: &str) -> Option<&'a str> {
+    let start = format!("{key} = \"");
+    package.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix('"'))
+}
+
+#[test]
+fn the_licences_on_the_page_are_those_of_the_crates_we_build_with() {
+    let root = packaging().join("..");
+    let lock = std::fs::read_to_string(root.join("Cargo.lock")).unwrap();
+    // Ours have no source.
+    let crates = lock.split("[[package]]").filter(|package| quoted(package, "source").is_some());
+    let wanted: BTreeSet<(&str, &str)> = crates
+        .filter_map(|package| Some((quoted(package, "name")?, quoted(package, "version")?)))
+        .collect();
+    assert!(wanted.len() > 100);
+    let text = std::fs::read_to_string(root.join("ui/src/licences.json")).unwrap();
+    let listed: Vec<[&str; 3]> = serde_json::from_str(&text).unwrap();
+    let found = listed.iter().map(|[name, version, _]| (*name, *version)).collect();
+    let missing: Vec<_> = wanted.difference(&found).collect();
+    let gone: Vec<_> = found.difference(&wanted).collect();
+    assert!(
+        missing.is_empty() && gone.is_empty(),
+        "run `node ui/licences.mjs`: missing {missing:?}, no longer used {gone:?}"
+    );
+    assert!(listed.iter().all(|[_, _, licence]| !licence.is_empty()));
+}
+
 /// Panels say what the page says.
 #[test]
 fn panels_have_the_words_of_the_page() {
