@@ -408,8 +408,8 @@ fn full(args: &Args, store: &Store, folder: &Path, report: &mut Report) -> Resul
     }
     let (we, they) = (median(we)?, median(they)?);
     let what = format!("full backup, {} MiB with {} of data", args.size, args.filled);
-    report.row(format!("{what}: CPU"), seconds(we), seconds(they), at_most(we.cpu, they.cpu, 0.4));
-    report.row("  time", seconds(we), seconds(they), at_least(they.wall, we.wall, 2.0));
+    report.row(format!("{what}: CPU"), seconds(we), seconds(they), at_most(we.cpu, they.cpu, 0.35));
+    report.row("  time", seconds(we), seconds(they), at_least(they.wall, we.wall, 2.5));
     let (mine, theirs) = (store.stored(&last.0)?, store.stored(&last.1)?);
     let ratio = at_most(mine as f64, theirs as f64, 1.05);
     report.row("  stored", megabytes(mine), megabytes(theirs), ratio);
@@ -419,7 +419,7 @@ fn full(args: &Args, store: &Store, folder: &Path, report: &mut Report) -> Resul
     let what = "  stored, chunks of 64 KiB for changes by the block";
     report.row(what, megabytes(mine), megabytes(theirs), ratio);
     let (we, they) = (median(we_back)?, median(they_back)?);
-    report.row("restore", seconds(we), seconds(they), at_least(they.wall, we.wall, 1.5));
+    report.row("restore", seconds(we), seconds(they), at_least(they.wall, we.wall, 2.5));
     check(store, &last.0)
 }
 

@@ -23,6 +23,7 @@ mod model;
 mod names;
 mod options;
 mod part;
+mod private;
 mod reload;
 mod service;
 mod volumes;

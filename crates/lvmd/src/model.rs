@@ -34,6 +34,24 @@ pub struct Pool {
     pub promised: u64,
     /// Bytes that are used; none where that is not known.
     pub used: Option<u64>,
+    /// Part of its metadata that is used, in thousandths; none where that is not known, or
+    /// there are no such.
+    pub metadata_used: Option<u32>,
+}
+
+impl Pool {
+    /// Returns how full it is, in thousandths: its data or its metadata, whichever is fuller.
+    /// Writes fail when either is full.
+    pub(crate) fn fill(&self) -> u32 {
+        let data = self.used.map_or(0, |used| thousandths(used, self.size));
+        data.max(self.metadata_used.unwrap_or_default())
+    }
+}
+
+/// Returns a part of something in thousandths.
+pub(crate) fn thousandths(part: u64, of: u64) -> u32 {
+    let thousandths = u128::from(part) * 1000 / u128::from(of.max(1));
+    u32::try_from(thousandths).unwrap_or(u32::MAX)
 }
 
 /// A volume that clients may see.

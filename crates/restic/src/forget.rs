@@ -147,10 +147,10 @@ impl Repository {
     /// Removes the snapshots that no rule keeps. What they held goes with the
     /// next prune. With `dry_run` it only says what it would do.
     pub async fn forget(&self, forget: &Forget, dry_run: bool, job: &Job) -> Result<Forgotten> {
-        forget.check()?;
         if dry_run {
-            return Ok(forget.divide(&job.or_cancelled(self.snapshots()).await?, self.now()));
+            return self.divide(forget, &job.or_cancelled(self.snapshots()).await?);
         }
+        forget.check()?;
         let lock = Lock::take(self, true, job).await?;
         let remove = async {
             let forgotten = forget.divide(&self.snapshots().await?, self.now());
@@ -161,6 +161,12 @@ impl Repository {
         };
         let outcome = job.or_cancelled(remove).await;
         lock.finish(outcome).await
+    }
+
+    /// Returns what would become of these snapshots now.
+    pub fn divide(&self, forget: &Forget, snapshots: &[Snapshot]) -> Result<Forgotten> {
+        forget.check()?;
+        Ok(forget.divide(snapshots, self.now()))
     }
 
     /// Removes these snapshots. That one is not there is no error.

@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, FileTypeExt},
     path::Path,
 };
 
@@ -31,7 +31,17 @@ impl Device {
             return Err(Error::Precondition(what));
         }
         let file = OpenOptions::new().read(true).write(write).open(path);
-        Ok(Self { file: file.map_err(Error::file(path))?, size, reserved: false })
+        let file = file.map_err(Error::file(path))?;
+        // A file system that was mounted wrote past what is cached of its device.
+        if file.metadata().is_ok_and(|about| about.file_type().is_block_device()) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+        Ok(Self { file, size, reserved: false })
+    }
+
+    /// Takes over an open file, which holds so many bytes.
+    pub(crate) fn of(file: File, size: u64) -> Self {
+        Self { file, size, reserved: false }
     }
 
     /// One whose space is reserved.

@@ -5,6 +5,7 @@
 //! blocking is allowed.
 
 mod device;
+pub(crate) mod in_use;
 pub mod loopfile;
 pub mod lvm;
 
@@ -88,6 +89,16 @@ impl CopyProgress {
 /// Parts of a volume, in bytes, in order and without overlap.
 pub type Ranges = Vec<Range<u64>>;
 
+/// A volume that is read where it is.
+pub struct Guarded {
+    /// Content of the volume. It is not read through a device that a file system is
+    /// mounted from: the cache of such a device keeps what was there when it was read
+    /// first, and shows changes of metadata before they are committed.
+    pub device: Device,
+    /// Notices writes since it was opened.
+    pub guard: Box<dyn WriteGuard>,
+}
+
 /// Notices writes to a volume that is read where it is.
 pub trait WriteGuard: Send + Sync {
     /// Returns whether nothing was written since the guard was made. Blocks.
@@ -114,9 +125,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Cheap enough to be asked every half second, and runs no program.
     fn fingerprint(&self) -> u64;
 
-    /// Makes good what volumes were promised and others took from them. Asked
-    /// now and then; cheap while there is nothing to do.
+    /// Makes good what volumes were promised and others took from them, and asks what is not
+    /// asked at every look. Called now and then; cheap while there is nothing to do.
     fn uphold(&self) {}
+
+    /// Returns the groups and names of what looks like a volume, and is none that is known.
+    fn strays(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 
     fn create(&self, create: &Create) -> Result<()>;
 
@@ -133,9 +149,9 @@ pub trait Backend: Send + Sync + 'static {
     /// they were promised.
     fn room_in_pool(&self, group: &str, pool: &str) -> Result<u64>;
 
-    /// Watches a volume for writes from now on, so that it can be read as it is at
-    /// this moment without a snapshot. None where that cannot be done.
-    fn guard(&self, group: &str, name: &str) -> Result<Option<Box<dyn WriteGuard>>> {
+    /// Opens a volume and watches it for writes from now on, so that it can be read as it
+    /// is at this moment without a snapshot. None where that cannot be done.
+    fn guard(&self, group: &str, name: &str) -> Result<Option<Guarded>> {
         let _ = (group, name);
         Ok(None)
     }

@@ -7,7 +7,7 @@ use selvage_restic::{BlockSink, BlockSource};
 use super::{Error, Result};
 use crate::{
     Volumes,
-    backend::{Device, Ranges, WriteGuard},
+    backend::{Device, Guarded, Ranges, WriteGuard},
 };
 
 /// A volume that is read.
@@ -55,8 +55,9 @@ impl Source {
     ) -> Result<Option<Arc<Self>>> {
         let (group, name) = (group.to_owned(), name.to_owned());
         blocking(volumes, move |backend| {
-            let Some(guard) = backend.guard(&group, &name)? else { return Ok(None) };
-            let device = backend.open(&group, &name, false)?;
+            let Some(Guarded { device, guard }) = backend.guard(&group, &name)? else {
+                return Ok(None);
+            };
             let allocated = backend.allocated(&group, &name)?;
             Ok(Some(Arc::new(Self { device, allocated, guard: Some(guard) })))
         })

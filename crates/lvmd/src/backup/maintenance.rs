@@ -1,5 +1,7 @@
 //! Keeping repositories sound and small, and looking into them.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use selvage_restic::{
     Damage, Forget, Job as Work, Keep as Rules, PruneOptions, Repository, Selector, Snapshot,
@@ -119,6 +121,7 @@ impl Shared {
         });
         let options = PruneOptions { dry_run: job.dry_run, ..PruneOptions::default() };
         let before = repository.snapshots().await?;
+        let gone = self.plan(job, repository, forget.as_ref(), &before).await?;
         let done = repository.forget_and_prune(forget.as_ref(), &options, &live.job).await;
         let removed = match &done {
             Ok((forgotten, _)) => forgotten.removed.clone(),
@@ -127,10 +130,12 @@ impl Shared {
             }
             Err(_) => Vec::new(),
         };
+        let removed = removed.iter().map(Forgotten::from);
+        let removed: Vec<Forgotten> = gone.into_iter().chain(removed).collect();
         // Whatever became of the rest: these are gone.
-        self.note(job, |job| job.forgotten = removed.iter().map(Forgotten::from).collect()).await?;
+        self.note(job, |job| job.forgotten.clone_from(&removed)).await?;
         if !job.dry_run {
-            self.forget_jobs(&removed).await?;
+            self.forget_jobs(removed.iter().map(|gone| gone.snapshot.as_str())).await?;
         }
         let (_, pruned) = done?;
         let no_room = match pruned.not_copied {
@@ -148,11 +153,30 @@ impl Shared {
         ))
     }
 
+    /// Writes down what a prune is about to remove. Returns what it has removed already, if
+    /// it was interrupted: nobody can be told that by the repository any more.
+    async fn plan(
+        &self,
+        job: &Job,
+        repository: &Repository,
+        forget: Option<&Forget>,
+        snapshots: &[Snapshot],
+    ) -> Result<Vec<Forgotten>> {
+        let Some(forget) = forget.filter(|_| !job.dry_run) else { return Ok(Vec::new()) };
+        let there: HashSet<String> = snapshots.iter().map(|it| it.id.to_string()).collect();
+        let mut gone = job.planned.clone();
+        gone.retain(|planned| !there.contains(&planned.snapshot));
+        let removed = repository.divide(forget, snapshots)?.removed;
+        let removed = removed.iter().map(Forgotten::from);
+        let planned: Vec<Forgotten> = gone.iter().cloned().chain(removed).collect();
+        self.note(job, |job| job.planned.clone_from(&planned)).await?;
+        Ok(gone)
+    }
+
     /// Forgets what was done to backups that are gone, so that their names
     /// can be used again.
-    async fn forget_jobs(&self, snapshots: &[Snapshot]) -> Result<()> {
-        for snapshot in snapshots {
-            let id = snapshot.id.to_string();
+    async fn forget_jobs(&self, snapshots: impl Iterator<Item = &str>) -> Result<()> {
+        for id in snapshots {
             for job in self.jobs.list().iter().map(|stored| &stored.value) {
                 let ended = job.state() == State::Complete && job.kind() == Kind::Backup;
                 if ended && job.snapshot == id {
@@ -166,6 +190,9 @@ impl Shared {
                 if parent.value.snapshot == id {
                     self.forget_parent(&parent.value).await?;
                 }
+            }
+            for good in self.last_good.list().iter().filter(|good| good.value.snapshot == id) {
+                self.forget_last_good(&good.value).await?;
             }
         }
         Ok(())
@@ -217,7 +244,7 @@ impl Backups {
             return Ok(snapshot);
         }
         repository.remove_snapshots(&[snapshot.id], &Work::new()).await?;
-        self.shared.forget_jobs(std::slice::from_ref(&snapshot)).await?;
+        self.shared.forget_jobs(std::iter::once(snapshot.id.to_string().as_str())).await?;
         Ok(snapshot)
     }
 

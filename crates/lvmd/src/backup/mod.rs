@@ -32,7 +32,7 @@ mod tests;
 mod turns;
 mod work;
 
-use std::{fs, os::unix::fs::DirBuilderExt, path::Path, sync::Arc};
+use std::sync::Arc;
 
 use selvage_api::{
     proto::{DataSource, data_source},
@@ -53,7 +53,7 @@ pub(crate) use record::{Keep, Kind, StoredLocation};
 use running::RunningJobs;
 pub(crate) use start::{NewRestore, Origin, Pruning};
 
-use crate::{Volumes, config};
+use crate::{Volumes, config, private};
 
 /// Name of the process among those that drive operations.
 const DRIVER: &str = "lvmd";
@@ -78,6 +78,7 @@ pub(crate) struct Shared {
     store: SharedStore,
     jobs: Arc<Table<record::Job>>,
     parents: Arc<Table<record::Parent>>,
+    last_good: Arc<Table<record::LastGood>>,
     schedules: Arc<Table<record::Schedule>>,
     speeds: Arc<Table<record::Speeds>>,
     keychain: credentials::Keychain,
@@ -93,8 +94,8 @@ impl Backups {
     /// Reads what was going on. Removes what nobody knows any more.
     pub(crate) async fn open(volumes: Volumes, config: config::Backup) -> Result<Self> {
         forbid_dumps();
-        make_private(&config.workdir)?;
-        make_private(&config.workdir.join("credentials"))?;
+        private::take_folder(&config.workdir)?;
+        private::take_folder(&config.workdir.join("credentials"))?;
         let options = Options::default();
         let stored = embedded::Options {
             cache_bytes: 4 << 20,
@@ -111,6 +112,7 @@ impl Backups {
             volumes,
             jobs: Table::open(Arc::clone(&store)).await?,
             parents: Table::open(Arc::clone(&store)).await?,
+            last_good: Table::open(Arc::clone(&store)).await?,
             schedules: Table::open(Arc::clone(&store)).await?,
             speeds: Table::open(Arc::clone(&store)).await?,
             store,
@@ -159,9 +161,4 @@ fn forbid_dumps() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "a crash may write keys to disk");
     }
-}
-
-fn make_private(path: &Path) -> Result<()> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|source| Error::File { path: path.to_owned(), source })
 }

@@ -62,10 +62,14 @@ impl Backups {
     pub(crate) fn orphans(&self) -> Vec<Orphan> {
         let groups = self.shared.volumes.groups();
         let judge = |name, volume| self.shared.judge(name, volume);
-        groups
+        let known = groups
             .iter()
-            .flat_map(|(name, group)| group.volumes.values().filter_map(move |v| judge(name, v)))
-            .collect()
+            .flat_map(|(name, group)| group.volumes.values().filter_map(move |v| judge(name, v)));
+        let strays = self.shared.volumes.backend().strays().into_iter().map(|(group, name)| {
+            let reason = "an image without a record: nobody knows what it is";
+            Orphan { group, name, reason, removable: false }
+        });
+        known.chain(strays).collect()
     }
 
     /// Gives volumes their content back that a restore has written over in part,
@@ -107,6 +111,16 @@ impl Backups {
     /// A snapshot that is kept for a volume goes with the volume.
     pub(crate) async fn forget_lost_volumes(&self) {
         let groups = self.shared.volumes.groups();
+        for good in self.shared.last_good.list() {
+            let good = &good.value;
+            let group = groups.get(&good.group);
+            if !group.is_some_and(|group| !group.volumes.contains_key(&good.volume)) {
+                continue;
+            }
+            if let Err(error) = self.shared.forget_last_good(good).await {
+                tracing::warn!(volume = %good.volume, error = error.text(), "its age stays");
+            }
+        }
         for parent in self.shared.parents.list() {
             let parent = &parent.value;
             // A group that is away may come back.

@@ -159,6 +159,13 @@ pub(crate) struct Job {
     /// Snapshot of the volume as it was before that.
     #[prost(string, tag = "39")]
     pub(crate) safety_snapshot: String,
+    /// True if it may have been stored already.
+    #[prost(bool, tag = "41")]
+    pub(crate) storing: bool,
+    /// Backups that a prune is to remove, and those that it has removed before it was
+    /// interrupted.
+    #[prost(message, repeated, tag = "42")]
+    pub(crate) planned: Vec<Forgotten>,
     /// True if a schedule began it: nobody is there who knows where the repository is.
     #[prost(bool, tag = "40")]
     pub(crate) scheduled: bool,
@@ -214,6 +221,12 @@ impl Job {
         format!("snap-{}", self.operation)
     }
 
+    /// Returns whether it ended in the last so many milliseconds. An end that is still to come
+    /// was written down while the clock was wrong, and tells nothing.
+    pub(crate) fn ended_within(&self, now: u64, milliseconds: u64) -> bool {
+        self.ended_at <= now && now < self.ended_at.saturating_add(milliseconds)
+    }
+
     /// Returns whether nobody else may work in the repository meanwhile.
     pub(crate) fn works_alone(&self) -> bool {
         let heals = self.kind() == Kind::Verify && !self.volume.is_empty();
@@ -264,6 +277,9 @@ pub(crate) struct Parent {
     /// Number of backups that went by without reading everything.
     #[prost(uint32, tag = "7")]
     pub(crate) since_full: u32,
+    /// The snapshot in the repository that `comparison_snapshot` is the content of.
+    #[prost(string, tag = "8")]
+    pub(crate) comparison_of: String,
 }
 
 pub(crate) fn parent_key(group: &str, volume: &str, repository: &str) -> String {
@@ -276,6 +292,31 @@ impl Record for Parent {
 
     fn key(&self) -> String {
         parent_key(&self.group, &self.volume, &self.repository)
+    }
+}
+
+/// The last good backup of a volume. The record of its job is taken over by the next job of
+/// that name.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct LastGood {
+    #[prost(string, tag = "1")]
+    pub(crate) group: String,
+    #[prost(string, tag = "2")]
+    pub(crate) volume: String,
+    /// Its snapshot in the repository.
+    #[prost(string, tag = "3")]
+    pub(crate) snapshot: String,
+    /// When the volume was frozen.
+    #[prost(uint64, tag = "4")]
+    pub(crate) frozen_at: u64,
+}
+
+impl Record for LastGood {
+    const KIND: &'static str = "volume-last-good";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        serde_json::json!([self.group, self.volume]).to_string()
     }
 }
 

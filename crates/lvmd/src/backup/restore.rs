@@ -123,7 +123,7 @@ impl Shared {
         if volume.tags.contains(&mark) {
             return Ok(());
         }
-        let claim = volume.claim(&job.group)?;
+        let claim = volume.claim(&job.group).await?;
         let name = safety_snapshot_name(job);
         if self.volumes.find(&job.class, &name).is_err() {
             let snapshot = NewSnapshot {
@@ -152,7 +152,7 @@ impl Shared {
             self.volumes.find(&job.class, &job.volume).is_ok_and(|it| it.tags.contains(&mark));
         if marked {
             let volume = self.volumes.find(&job.class, &job.volume)?;
-            let _claim = volume.claim(&job.group)?;
+            let _claim = volume.claim(&job.group).await?;
             self.volumes.copy_content_of(&job.group, &name, &job.volume).await?;
             let marks = vec![mark, PENDING_TAG.to_owned()];
             self.volumes.tag(&job.class, &job.volume, Vec::new(), marks).await?;
@@ -185,9 +185,10 @@ impl Shared {
         let needed = || self.volumes.hold(&job.group, &safety, "needed by a restore");
         let _safety = job.replace.then(needed);
         let _claim = match job.replace {
-            true => Some(self.volumes.find(&job.class, &job.volume).map_err(Error::from)?)
-                .map(|volume| volume.claim(&job.group).map_err(Error::from))
-                .transpose()?,
+            true => {
+                let volume = self.volumes.find(&job.class, &job.volume).map_err(Error::from)?;
+                Some(volume.claim(&job.group).await.map_err(Error::from)?)
+            }
             false => None,
         };
         let access = self.access(job, scope).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use selvage_api::Code;
-use selvage_restic::{BackupOptions, BackupSummary, Id, Parent as Earlier, Repository};
+use selvage_restic::{BackupOptions, BackupSummary, Id, Parent as Earlier, Repository, Snapshot};
 use selvage_work::{Failure, Scope};
 
 use super::{
@@ -33,7 +33,15 @@ impl JobKind for BackUpVolume {
         match step {
             "snapshot" => Ok(shared.freeze(job, scope).await?),
             "upload" => Box::pin(shared.upload(job, scope)).await,
-            _ => Ok(shared.release(job).await?),
+            _ => {
+                // It is stored, whatever becomes of its snapshot, which is removed as soon as
+                // the disk lets us.
+                if let Err(error) = shared.release(job).await {
+                    let (volume, error) = (job.full_name(), error.text());
+                    tracing::warn!(volume, error, "the snapshot of a backup is not removed yet");
+                }
+                Ok(())
+            }
         }
     }
 
@@ -120,6 +128,10 @@ impl Shared {
         let live = &*entered.live;
         let stored = self.long(job, scope, live, async {
             let repository = self.repository_for(job, &access, live).await?;
+            if let Some(stored) = self.stored_before(job, &repository).await? {
+                return Ok(stored);
+            }
+            self.note(job, |job| job.storing = true).await?;
             match job.in_place {
                 true => Box::pin(self.save_in_place(job, &repository, live)).await,
                 false => Box::pin(self.save(job, &repository, live)).await,
@@ -131,9 +143,9 @@ impl Shared {
             volume: job.volume.clone(),
             repository: job.repository.clone(),
             snapshot: summary.snapshot.id.to_string(),
-            comparison_snapshot: String::new(),
             size: summary.size,
             since_full,
+            ..Parent::default()
         };
         self.note(job, |job| {
             job.snapshot = summary.snapshot.id.to_string();
@@ -172,13 +184,44 @@ impl Shared {
         }
     }
 
+    /// Returns the backup that this job has stored already, where the process ended before
+    /// that was written down.
+    async fn stored_before(
+        &self,
+        job: &Job,
+        repository: &Repository,
+    ) -> Result<Option<(BackupSummary, u32)>> {
+        if !job.storing {
+            return Ok(None);
+        }
+        let is_own = |snapshot: &Snapshot| {
+            snapshot.name() == Some(&job.name)
+                && snapshot.volume() == Some(&job.volume)
+                && snapshot.group() == Some(&job.group)
+                && snapshot.hostname == repository.options().hostname
+                && u64::try_from(snapshot.time.as_millisecond()) == Ok(job.frozen_at)
+        };
+        let Some(snapshot) = repository.snapshots().await?.into_iter().find(is_own) else {
+            return Ok(None);
+        };
+        tracing::info!(volume = %job.full_name(), snapshot = %snapshot.id, "it is stored already");
+        let key = parent_key(&job.group, &job.volume, &job.repository);
+        // How much of it was read is not known any more: the next full one is no later.
+        let since_full = self.parents.get(&key).map_or(0, |parent| {
+            let written = parent.value.snapshot == snapshot.id.to_string();
+            parent.value.since_full + u32::from(!written)
+        });
+        let size = snapshot.size().unwrap_or_default();
+        Ok(Some((BackupSummary::of_stored(snapshot, size), since_full)))
+    }
+
     /// Writes down what the next backup starts from. What was kept for this
     /// one is kept until its own snapshot takes its place.
-    async fn remember(&self, parent: Parent) -> Result<()> {
+    pub(super) async fn remember(&self, parent: Parent) -> Result<()> {
         let before = self.parents.get(&selvage_store::Record::key(&parent));
-        let kept =
-            before.map(|stored| stored.value.comparison_snapshot.clone()).unwrap_or_default();
-        self.parents.put(Parent { comparison_snapshot: kept, ..parent }).await?;
+        let Parent { comparison_snapshot, comparison_of, .. } =
+            before.map(|stored| stored.value.clone()).unwrap_or_default();
+        self.parents.put(Parent { comparison_snapshot, comparison_of, ..parent }).await?;
         Ok(())
     }
 
@@ -217,6 +260,7 @@ impl Shared {
         for _ in 0..READS_IN_PLACE {
             let (parent, since_full) = self.earlier(job, repository, &volume).await?;
             let now = self.clock.now();
+            self.note(job, |job| job.frozen_at = now).await?;
             let source = Source::open_guarded(&self.volumes, &job.group, &job.volume).await?;
             let source = source.ok_or(Error::Task)?;
             let options = backup_options(job, now, parent, true);
@@ -247,7 +291,9 @@ impl Shared {
         }
         let due = parent.since_full + 1 >= self.config.full_every;
         let same = parent.size == frozen.size;
+        // Another backup may have been stored that has not let go of its snapshot yet.
         let kept = !parent.comparison_snapshot.is_empty()
+            && parent.comparison_of == parent.snapshot
             && self.volumes.find(&job.class, &parent.comparison_snapshot).is_ok();
         if due || !same || !kept {
             return Ok((Some(Earlier { snapshot, changed: None }), 0));
@@ -291,7 +337,8 @@ impl Shared {
             return Ok(());
         }
         let old = parent.comparison_snapshot.clone();
-        self.parents.put(Parent { comparison_snapshot: name, ..parent }).await?;
+        let comparison_of = parent.snapshot.clone();
+        self.parents.put(Parent { comparison_snapshot: name, comparison_of, ..parent }).await?;
         if old.is_empty() { Ok(()) } else { self.remove_volume(&job.class, &old).await }
     }
 
@@ -318,7 +365,7 @@ impl Shared {
     }
 }
 
-fn backup_options(
+pub(super) fn backup_options(
     job: &Job,
     frozen_at: u64,
     parent: Option<Earlier>,

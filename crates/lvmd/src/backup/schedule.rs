@@ -276,7 +276,6 @@ impl Backups {
         now: u64,
     ) -> Result<bool> {
         if let Ok(job) = self.find(&schedule.prune) {
-            let again_at = job.ended_at.saturating_add(self.retry_pause());
             match job.state() {
                 State::Running => return Ok(true),
                 State::Complete => {
@@ -292,7 +291,8 @@ impl Backups {
                         self.note_schedule(schedule, |it| it.error.clone_from(&error_text)).await?;
                     }
                     // A backup that is due does not wait for it.
-                    if now < again_at || schedule.is_due(now) {
+                    let waits = job.ended_within(now, self.retry_pause());
+                    if waits || schedule.is_due(now) {
                         return Ok(false);
                     }
                 }

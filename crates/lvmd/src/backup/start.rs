@@ -42,8 +42,9 @@ enum Repeat<'a> {
     /// While it runs, is done, or has just failed; not if it is this one, which
     /// is not true any more.
     Settled { outdated: Option<String> },
-    /// If it was begun by this request. Another may not be under way.
-    Request(&'a str),
+    /// If it was begun by this request, and it stands as above. Another may not be under
+    /// way.
+    Request { id: &'a str, outdated: Option<String> },
 }
 
 /// Options of a prune.
@@ -102,24 +103,27 @@ impl Backups {
             job.volume.clone_from(&picked.volume.name);
             job.volume_id.clone_from(&picked.volume.id);
         }
+        let is_outdated = match (&known, origin) {
+            (None, _) => false,
+            // Keys that were put right are used at once.
+            (Some(known), Origin::Poll) if known.state() == State::Failed => {
+                self.shared.keychain.failed_with_others(&job.key(), &access)
+            }
+            (Some(known), Origin::Request(id) | Origin::Schedule(id))
+                if id.is_empty() || known.request_id != id =>
+            {
+                false
+            }
+            (Some(known), _) => self.is_outdated(known, &job, &access).await?,
+        };
+        let outdated = known.as_ref().filter(|_| is_outdated).map(|known| known.operation.clone());
         let repeat = match origin {
             Origin::Request(id) | Origin::Schedule(id) => {
                 id.clone_into(&mut job.request_id);
                 job.scheduled = matches!(origin, Origin::Schedule(_));
-                Repeat::Request(id)
+                Repeat::Request { id, outdated }
             }
-            Origin::Poll => {
-                let outdated = match &known {
-                    // Keys that were put right are used at once.
-                    Some(known) if known.state() == State::Failed => {
-                        self.shared.keychain.failed_with_others(&job.key(), &access)
-                    }
-                    Some(known) => self.is_outdated(known, &job, &access).await?,
-                    None => false,
-                };
-                let outdated = known.as_ref().filter(|_| outdated);
-                Repeat::Settled { outdated: outdated.map(|known| known.operation.clone()) }
-            }
+            Origin::Poll => Repeat::Settled { outdated },
         };
         // What was done stays done, also when the volume is gone.
         let stands = known.as_ref().is_some_and(|known| repeat.stands(&self.shared, known));
@@ -132,7 +136,7 @@ impl Backups {
     /// Returns whether a backup that is done is not what a caller means who asks for it
     /// now: the volume is another one, or the backup was removed.
     async fn is_outdated(&self, known: &Job, now: &Job, access: &Access) -> Result<bool> {
-        let old = self.shared.clock.now() > known.ended_at.saturating_add(FRESH);
+        let old = !known.ended_within(self.shared.clock.now(), FRESH);
         if known.state() != State::Complete || known.repository != now.repository {
             return Ok(false);
         }
@@ -180,7 +184,7 @@ impl Backups {
                 (Ok(_), false) => {
                     return Err(crate::Error::Exists { group, name: new.volume }.into());
                 }
-                (Ok(volume), true) => check_replaceable(volume, &group, &new)?,
+                (Ok(volume), true) => check_replaceable(volume, &group, &new).await?,
                 (Err(_), true) => return Err(crate::Error::VolumeNotFound(new.volume).into()),
                 (Err(_), false) => {}
             }
@@ -376,7 +380,7 @@ impl Backups {
 }
 
 /// Refuses to write over a volume that is in use or not what it seems.
-fn check_replaceable(volume: &crate::Volume, group: &str, new: &NewRestore) -> Result<()> {
+async fn check_replaceable(volume: &crate::Volume, group: &str, new: &NewRestore) -> Result<()> {
     let invalid = |field, reason: &str| Err(Error::Invalid { field, reason: reason.to_owned() });
     if !new.tags.is_empty() {
         return invalid("tags", "a volume that is there keeps its own");
@@ -388,7 +392,7 @@ fn check_replaceable(volume: &crate::Volume, group: &str, new: &NewRestore) -> R
         let why = format!("logical volume {} is not complete, or for reading only", volume.name);
         return Err(crate::Error::Precondition(why).into());
     }
-    volume.claim(group)?;
+    volume.claim(group).await?;
     Ok(())
 }
 
@@ -400,7 +404,12 @@ impl Repeat<'_> {
             Self::Settled { outdated } => {
                 outdated.as_ref() != Some(&job.operation) && shared.settled(job)
             }
-            Self::Request(id) => !id.is_empty() && job.request_id == *id,
+            Self::Request { id, outdated } => {
+                !id.is_empty()
+                    && job.request_id == *id
+                    && outdated.as_ref() != Some(&job.operation)
+                    && shared.settled(job)
+            }
         }
     }
 }
@@ -412,7 +421,7 @@ impl Shared {
             State::Running | State::Complete => true,
             State::Failed => {
                 let held = u64::try_from(self.config.error_hold().as_millis()).unwrap_or(u64::MAX);
-                self.clock.now() < job.ended_at.saturating_add(held)
+                job.ended_within(self.clock.now(), held)
             }
             State::Unknown => false,
         }

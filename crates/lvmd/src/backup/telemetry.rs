@@ -11,8 +11,8 @@ use selvage_kit::telemetry::Metrics;
 use selvage_restic::CLOCK_TOLERANCE;
 
 use super::{
-    Backups, Kind, pick,
-    record::{Schedule, State},
+    Backups, Kind, Result, Shared, pick,
+    record::{Job, LastGood, Schedule, State},
 };
 
 struct BackupMetrics(Backups);
@@ -33,16 +33,23 @@ impl Backups {
     /// Returns when each volume was last backed up well, in milliseconds since
     /// 1970, by full name. A time that is still to come is from a clock that was wrong,
     /// and does not tell how old a backup is.
-    fn last_successes(&self, now: u64) -> BTreeMap<String, u64> {
-        let tolerance = u64::try_from(CLOCK_TOLERANCE.as_millis()).unwrap_or_default();
-        let newest = now.saturating_add(tolerance);
+    pub(super) fn last_successes(&self, now: u64) -> BTreeMap<String, u64> {
         let mut last: BTreeMap<String, u64> = BTreeMap::new();
+        let mut count = |volume: String, frozen_at: u64| {
+            if frozen_at <= newest_credible(now) {
+                let known = last.entry(volume).or_default();
+                *known = (*known).max(frozen_at);
+            }
+        };
+        for good in self.shared.last_good.list() {
+            let LastGood { group, volume, frozen_at, .. } = &good.value;
+            count(format!("{group}/{volume}"), *frozen_at);
+        }
+        // Earlier versions wrote down nothing else.
         for stored in self.shared.jobs.list() {
             let job = &stored.value;
-            let good = job.kind() == Kind::Backup && job.state() == State::Complete;
-            if good && job.frozen_at <= newest {
-                let known = last.entry(job.full_name()).or_default();
-                *known = (*known).max(job.frozen_at);
+            if job.kind() == Kind::Backup && job.state() == State::Complete {
+                count(job.full_name(), job.frozen_at);
             }
         }
         last
@@ -53,6 +60,43 @@ impl Backups {
         match pick::volume(&self.shared.volumes, &schedule.handle) {
             Ok(picked) => format!("{}/{}", picked.group, picked.volume.name),
             Err(_) => schedule.handle.clone(),
+        }
+    }
+}
+
+/// Returns the last moment that a backup can be of, in milliseconds since 1970.
+fn newest_credible(now: u64) -> u64 {
+    let tolerance = u64::try_from(CLOCK_TOLERANCE.as_millis()).unwrap_or_default();
+    now.saturating_add(tolerance)
+}
+
+impl Shared {
+    /// Writes down that a backup is the last good one of its volume, unless a later one is
+    /// known. The record of its job is taken over by the next one of that name.
+    pub(super) async fn note_last_good(&self, job: &Job, now: u64) -> Result<()> {
+        let newest = newest_credible(now);
+        if job.kind() != Kind::Backup || job.frozen_at > newest {
+            return Ok(());
+        }
+        let good = LastGood {
+            group: job.group.clone(),
+            volume: job.volume.clone(),
+            snapshot: job.snapshot.clone(),
+            frozen_at: job.frozen_at,
+        };
+        let known = self.last_good.get(&selvage_store::Record::key(&good));
+        let is_later = |known: u64| (good.frozen_at..=newest).contains(&known);
+        if !known.is_some_and(|known| is_later(known.value.frozen_at)) {
+            self.last_good.put(good).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets that a backup was the last good one, for it is gone or its volume is.
+    pub(super) async fn forget_last_good(&self, good: &LastGood) -> Result<()> {
+        match self.last_good.delete(&selvage_store::Record::key(good)).await {
+            Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use selvage_api::selvage::volumes::{self as wire, BackupJob, JobState, Repository};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Backups, NewRestore, Origin, Pruning,
-    record::{Job, State},
+    record::{Forgotten, Job, Parent, State},
 };
 use crate::{
     NewVolume, Result, Volumes,
@@ -34,6 +34,8 @@ struct Pretender {
     used: AtomicU64,
     /// Size that the last one was extended to.
     extended: AtomicU64,
+    /// True if snapshots cannot be removed, for somebody has them open.
+    stuck: AtomicBool,
 }
 
 impl Backend for Pretender {
@@ -67,6 +69,10 @@ impl Backend for Pretender {
     }
 
     fn remove(&self, group: &str, name: &str) -> Result<()> {
+        if self.stuck.load(Ordering::SeqCst) && name.starts_with("snap-") {
+            let why = format!("Logical volume {group}/{name} in use.");
+            return Err(crate::Error::Precondition(why));
+        }
         self.below.remove(group, name)
     }
 
@@ -152,8 +158,12 @@ backup: {{workdir: {0}/work, directory: {0}/backups, full-every: 3}}
         );
         let config = Config::parse(&text).unwrap();
         let below = backend::open(&config).unwrap();
-        let pretender =
-            Arc::new(Pretender { below, used: AtomicU64::new(0), extended: AtomicU64::new(0) });
+        let pretender = Arc::new(Pretender {
+            below,
+            used: AtomicU64::new(0),
+            extended: AtomicU64::new(0),
+            stuck: AtomicBool::new(false),
+        });
         let backend: Arc<dyn Backend> = Arc::clone(&pretender) as _;
         let volumes = Volumes::open(backend, &config).await.unwrap();
         let config = config.backup.unwrap();
@@ -264,6 +274,245 @@ async fn where_changes_are_known_only_those_are_read() {
     site.volumes.remove("", "vol").await.unwrap();
     site.backups.forget_lost_volumes().await;
     assert!(site.names().is_empty(), "what was kept for it goes with it");
+}
+
+/// Another backup was stored meanwhile, and still has its snapshot: what differs from that
+/// of an earlier one does not tell what differs from it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changed_is_told_of_the_backup_it_was_compared_with() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 8 << 20, 1);
+    let first = site.back_up("one").await;
+    site.write("vol", 5 * MIB, BLOCK, 2);
+    let second = site.back_up("two").await;
+    // As while the first is stored after the second, and has not let go of its snapshot.
+    let parents = &site.backups.shared.parents;
+    let known = parents.list()[0].value.clone();
+    assert_eq!(known.snapshot, second.snapshot);
+    let stored = Parent { snapshot: first.snapshot, comparison_snapshot: String::new(), ..known };
+    site.backups.shared.remember(stored).await.unwrap();
+    let third = site.back_up("three").await;
+    assert_eq!(third.state(), JobState::JobComplete, "{third:?}");
+    let of = Repository { path: "bucket/here@three".into(), ..repository() };
+    let new = NewRestore { volume: "back".into(), ..NewRestore::default() };
+    let access = site.backups.access(of).unwrap();
+    let job = site.backups.restore(new, access, None, "me").await.unwrap();
+    site.backups.attach(&job).unwrap().ended().await.unwrap();
+    let content = |name: &str| {
+        let mut content = vec![0; 8 << 20];
+        let device = site.volumes.backend().open("vg", name, false).unwrap();
+        device.read_at(&mut content, 0).unwrap();
+        content
+    };
+    assert!(content("back") == content("vol"), "it holds what the first one does");
+    assert!(third.read_bytes >= 8 * MIB, "{third:?}");
+    assert!(site.back_up("four").await.read_bytes < MIB, "the next one is compared again");
+}
+
+/// It is in the repository, whatever becomes of its snapshot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_whose_snapshot_cannot_be_removed_has_succeeded() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    site.pretender.used.store(75, Ordering::SeqCst);
+    site.pretender.stuck.store(true, Ordering::SeqCst);
+    let job = site.back_up("one").await;
+    assert_eq!((job.state(), job.error.as_str()), (JobState::JobComplete, ""), "{job:?}");
+    assert_eq!(site.backups.orphans().len(), 1, "it is known that it is of no use");
+    site.pretender.stuck.store(false, Ordering::SeqCst);
+    site.backups.remove_orphans().await;
+    assert_eq!(site.names(), ["vol"]);
+}
+
+/// The process ended when the backup was in the repository, and before that was written
+/// down: it is stored once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_is_stored_already_is_not_stored_again() {
+    let mut site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    assert_eq!(site.back_up("zero").await.state(), JobState::JobComplete);
+    let backups = site.backups.clone();
+    let all = u32::try_from(site.config.jobs).unwrap();
+    let nobody_works = backups.shared.slots.acquire_many(all).await.unwrap();
+    let access = || site.backups.access(repository()).unwrap();
+    let begun = backups.backup("one", "vol", access(), None, Origin::Poll, "me").await.unwrap();
+    while !site.names().contains(&begun.snapshot_volume()) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let begun = backups.find(&begun.operation).unwrap();
+    let stored = site.store_as(&begun).await;
+    // Which it notes before it begins to store.
+    backups.shared.note(&begun, |job| job.storing = true).await.unwrap();
+    site.restart(async |_| {}).await;
+    drop(nobody_works);
+    drop(backups);
+    let again = site.poll("one").await;
+    assert_eq!((&again.operation, again.state()), (&begun.operation, State::Complete));
+    assert_eq!(again.snapshot, stored);
+    let listed = site.backups.stored(&site.backups.access(repository()).unwrap(), "vol").await;
+    let names: Vec<_> = listed.unwrap().iter().map(|it| it.name().unwrap().to_owned()).collect();
+    assert_eq!(names, ["zero", "one"]);
+    let next = site.back_up("two").await;
+    assert_eq!((next.state(), next.stored_bytes), (JobState::JobComplete, 0), "{next:?}");
+}
+
+/// The process ended when some of the backups were gone that a prune removes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_that_goes_on_names_what_it_removed_before() {
+    let mut site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    let mut made = Vec::new();
+    for name in ["one", "two", "three"] {
+        made.push(site.back_up(name).await.snapshot);
+    }
+    let backups = site.backups.clone();
+    let all = u32::try_from(site.config.jobs).unwrap();
+    let nobody_works = backups.shared.slots.acquire_many(all).await.unwrap();
+    let keep = super::Keep { last: 1, ..Default::default() };
+    let what = Pruning { keep: Some(keep), ..Pruning::default() };
+    let access = || backups.access(repository()).unwrap();
+    let begun = backups.prune(access(), None, what, "me").await.unwrap();
+    let snapshots = backups.stored(&access(), "").await.unwrap();
+    let planned: Vec<Forgotten> = snapshots.iter().take(2).map(Forgotten::from).collect();
+    backups.shared.note(&begun, |job| job.planned.clone_from(&planned)).await.unwrap();
+    let repository_folder = site._folder.path().join("backups/bucket/here/snapshots");
+    std::fs::remove_file(repository_folder.join(&made[0])).unwrap();
+    site.restart(async |_| {}).await;
+    drop(nobody_works);
+    let again = site.backups.prune(access(), None, what, "me").await.unwrap();
+    drop(backups);
+    assert_eq!(again.operation, begun.operation);
+    site.backups.attach(&again).unwrap().ended().await.unwrap();
+    let ended = site.backups.find(&again.operation).unwrap();
+    assert_eq!(ended.state(), State::Complete, "{ended:?}");
+    let named: Vec<&str> = ended.forgotten.iter().map(|gone| gone.snapshot.as_str()).collect();
+    assert_eq!(named, [made[0].as_str(), made[1].as_str()]);
+    assert!(ended.message.starts_with("forgotten=2 "), "{ended:?}");
+    let left = site.backups.jobs("vol");
+    let left: Vec<&str> = left.iter().map(|job| job.name.as_str()).collect();
+    assert_eq!(left, ["three"], "their jobs are forgotten too");
+}
+
+/// The plan is on record before anything is removed, and tells only what is to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_writes_down_what_it_is_about_to_remove() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    let first = site.back_up("one").await;
+    site.back_up("two").await;
+    let keep = super::Keep { last: 1, ..Default::default() };
+    for (dry_run, expected) in [(true, 0), (false, 1)] {
+        let what = Pruning { keep: Some(keep), dry_run, ..Pruning::default() };
+        let access = site.backups.access(repository()).unwrap();
+        let job = site.backups.prune(access, None, what, "me").await.unwrap();
+        site.backups.attach(&job).unwrap().ended().await.unwrap();
+        let ended = site.backups.find(&job.operation).unwrap();
+        assert_eq!(ended.forgotten.len(), 1, "{ended:?}");
+        assert_eq!(ended.forgotten[0].snapshot, first.snapshot);
+        assert_eq!(ended.planned.len(), expected, "{ended:?}");
+    }
+}
+
+/// A failure that was written down while the clock was ahead is not the answer until then,
+/// and a backup of such a time is looked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_is_to_come_tells_nothing() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    let first = site.poll("one").await;
+    let to_come = async |job: &Job, state: State| {
+        let noted = site.backups.shared.note(job, |job| {
+            job.set_state(state);
+            job.ended_at = u64::MAX / 2;
+        });
+        noted.await.unwrap();
+    };
+    to_come(&first, State::Failed).await;
+    let second = site.poll("one").await;
+    assert_ne!(second.operation, first.operation, "it failed some day, and is tried again");
+    to_come(&second, State::Complete).await;
+    assert_eq!(site.poll("one").await.operation, second.operation, "it is there");
+    let stored = site._folder.path().join("backups/bucket/here/snapshots");
+    std::fs::remove_file(stored.join(&second.snapshot)).unwrap();
+    assert_ne!(site.poll("one").await.operation, second.operation, "somebody removed it");
+}
+
+/// The same request is answered with what it did only as long as that is so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_no_answer_for_ever() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    let request = async || {
+        let access = site.backups.access(repository()).unwrap();
+        let asked = Origin::Request("a");
+        let job = site.backups.backup("one", "vol", access, None, asked, "me").await.unwrap();
+        let _ = site.backups.attach(&job).unwrap().ended().await;
+        site.backups.find(&job.operation).unwrap()
+    };
+    let first = request().await;
+    assert_eq!(request().await.operation, first.operation);
+    let noted = site.backups.shared.note(&first, |job| job.ended_at = 1);
+    noted.await.unwrap();
+    assert_eq!(request().await.operation, first.operation, "long ago, and still there");
+    let stored = site._folder.path().join("backups/bucket/here/snapshots");
+    std::fs::remove_file(stored.join(&first.snapshot)).unwrap();
+    let second = request().await;
+    assert_ne!(second.operation, first.operation, "somebody removed it");
+    let failed = site.backups.shared.note(&second, |job| {
+        job.set_state(State::Failed);
+        job.ended_at = 1;
+    });
+    failed.await.unwrap();
+    assert_ne!(request().await.operation, second.operation, "it failed long ago");
+}
+
+/// Another run by the name of the last good backup fails: its age is known all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_age_of_the_last_good_backup_outlives_its_job() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    let first = site.poll("nightly").await;
+    let now = site.backups.shared.clock.now();
+    let known = || site.backups.last_successes(now + 1000).get("vg/vol").copied();
+    assert_eq!(known(), Some(first.frozen_at));
+    site.pretender.used.store(100, Ordering::SeqCst);
+    let second = site.back_up("nightly").await;
+    assert_eq!(second.state(), JobState::JobFailed, "{second:?}");
+    site.pretender.used.store(0, Ordering::SeqCst);
+    assert_eq!(site.backups.jobs("vol").len(), 1, "the record of the first is the second's");
+    assert_eq!(known(), Some(first.frozen_at));
+
+    // A clock that was ahead takes nothing away, and a backup that is gone has no age.
+    let ahead = Job { frozen_at: now * 2, ..first.clone() };
+    site.backups.shared.note_last_good(&ahead, now).await.unwrap();
+    assert_eq!(known(), Some(first.frozen_at));
+    let of = Repository { path: format!("bucket/here#{}", first.snapshot), ..repository() };
+    let access = site.backups.access(of).unwrap();
+    site.backups.delete(&access, "vol", "", false).await.unwrap();
+    assert_eq!(known(), None);
+}
+
+/// What is known of backups is for their owner alone, also where the folder was there.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_reads_what_is_known_of_backups() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut site = Site::new().await;
+    let folders = [site.config.workdir.clone(), site.config.workdir.join("credentials")];
+    let open = std::fs::Permissions::from_mode(0o755);
+    folders.iter().for_each(|folder| std::fs::set_permissions(folder, open.clone()).unwrap());
+    site.restart(async |_| {}).await;
+    for folder in folders {
+        let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{}", folder.display());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -412,6 +661,18 @@ impl Site {
         };
         let waited = tokio::time::timeout(std::time::Duration::from_secs(120), done).await;
         waited.unwrap_or_else(|_| panic!("{:?}", self.backups.schedules()));
+    }
+
+    /// Stores a volume as a job does, which has not come to write that down; returns the
+    /// snapshot.
+    async fn store_as(&self, job: &Job) -> String {
+        let access = self.backups.access(repository()).unwrap();
+        let opened = access.open(&self.config, &self.backups.shared.limits, None).await.unwrap();
+        let name = job.snapshot_volume();
+        let source = super::device::Source::open(&self.volumes, "vg", &name).await.unwrap();
+        let options = super::save::backup_options(job, job.frozen_at, None, true);
+        let stored = opened.backup(source, options, &selvage_restic::Job::new()).await;
+        stored.unwrap().snapshot.id.to_string()
     }
 
     /// Stores a volume as another machine does, which has one of that name.

@@ -167,6 +167,7 @@ impl Shared {
             Ok::<_, selvage_store::Error>(())
         });
         let done = done.await?;
+        self.note_last_good(&done.value, now).await?;
         self.ended.push(done.value.clone());
         self.running.remove(scope.id());
         self.keychain.drop_for(key);

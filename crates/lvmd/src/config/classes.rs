@@ -82,7 +82,7 @@ impl DeviceClass {
             None => Some(Pool {
                 size: group.size,
                 promised: group.size.saturating_sub(group.free),
-                used: None,
+                ..Pool::default()
             }),
         }
     }

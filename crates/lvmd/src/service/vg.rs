@@ -74,7 +74,7 @@ fn describe(capacity: &Capacity) -> WatchResponse {
         size_bytes: class.size,
         thin_pool: class.pool.map(|pool| ThinPoolItem {
             data_percent: percent(pool.used.unwrap_or_default(), pool.size),
-            metadata_percent: 0.0,
+            metadata_percent: f64::from(pool.metadata_used.unwrap_or_default()) / 10.0,
             overprovision_bytes: class.free,
             size_bytes: pool.size,
         }),

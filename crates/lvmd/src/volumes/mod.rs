@@ -38,6 +38,9 @@ const REMINDER: Duration = Duration::from_secs(600);
 /// Number of looks after which promises to volumes are made good.
 const POLLS_PER_RESERVE: u32 = 20;
 
+/// Parts of a pool that are used, in thousandths, from which on it is said to be nearly full.
+const NEARLY_FULL: [u32; 2] = [800, 950];
+
 /// Number of times a group that changes while it is read is read at once.
 const READINGS: usize = 3;
 
@@ -84,6 +87,11 @@ struct Inner {
     health: watch::Sender<std::result::Result<(), String>>,
     holds: Holds,
     unfinished: Unfinished,
+}
+
+/// Returns how many of the limits a pool has reached.
+fn fullness(pool: &Pool) -> usize {
+    NEARLY_FULL.iter().filter(|limit| pool.fill() >= **limit).count()
 }
 
 impl Volumes {
@@ -260,7 +268,7 @@ impl Inner {
         for _ in 0..READINGS {
             let groups = self.backend.scan()?;
             let before = self.groups.swap(Arc::new(groups));
-            self.warn_of_overcommit(&before);
+            self.warn_of_pools(&before);
             let after = self.backend.fingerprint();
             if std::mem::replace(&mut seen, after) == after {
                 *self.seen.lock() = after;
@@ -272,20 +280,31 @@ impl Inner {
         Ok(())
     }
 
-    /// Says which pools promise more than they hold, when they begin to.
-    fn warn_of_overcommit(&self, before: &Groups) {
-        let over = |pool: &Pool| pool.promised > pool.size;
-        for (name, group) in &**self.groups.load() {
-            for (pool, now) in group.pools.iter().filter(|(_, pool)| over(pool)) {
-                let known = before.get(name).and_then(|group| group.pools.get(pool));
-                if !known.is_some_and(over) {
-                    let (size, promised) = (now.size, now.promised);
+    /// Says which pools promise more than they hold, and which are nearly full, when they
+    /// begin to.
+    fn warn_of_pools(&self, before: &Groups) {
+        for (group, now) in &**self.groups.load() {
+            for (pool, now) in &now.pools {
+                let known = before.get(group).and_then(|group| group.pools.get(pool));
+                let known = known.copied().unwrap_or_default();
+                let (size, promised) = (now.size, now.promised);
+                if promised > size && known.promised <= known.size {
                     tracing::warn!(
-                        group = name,
+                        group,
                         pool,
                         size,
                         promised,
                         "a thin pool promises more than it holds: when it is full, writes to its volumes fail"
+                    );
+                }
+                if fullness(now) > fullness(&known) {
+                    let percent = now.fill() / 10;
+                    tracing::warn!(
+                        group,
+                        pool,
+                        size,
+                        percent,
+                        "a thin pool is nearly full: when it is, writes to its volumes fail"
                     );
                 }
             }
@@ -339,6 +358,27 @@ impl Inner {
                 None => Error::GroupNotFound(class.volume_group.clone()).to_string(),
             };
             tracing::warn!(class = %class.name, %reason, "a device class has nothing to offer");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_nearly_full_by_its_data_or_its_metadata() {
+        let pool = |used, metadata_used| Pool { size: 1000, promised: 0, used, metadata_used };
+        for (pool, expected) in [
+            (pool(None, None), 0),
+            (pool(Some(799), Some(799)), 0),
+            (pool(Some(800), None), 1),
+            (pool(Some(0), Some(949)), 1),
+            (pool(Some(950), None), 2),
+            (pool(Some(0), Some(1000)), 2),
+            (Pool { size: 0, ..Pool::default() }, 0),
+        ] {
+            assert_eq!(fullness(&pool), expected, "{pool:?}");
         }
     }
 }

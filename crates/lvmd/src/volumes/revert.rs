@@ -2,11 +2,15 @@
 
 use std::{
     fs::{File, OpenOptions},
-    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::Path,
 };
 
 use super::{Volumes, change::incomplete};
-use crate::{Error, REVERT_TAG, Result, Volume, backend::Device};
+use crate::{
+    Error, REVERT_TAG, Result, Volume,
+    backend::{Device, in_use::stays_open},
+};
 
 const STEP: usize = 1 << 20;
 
@@ -17,23 +21,32 @@ pub(crate) struct Claim {
 
 impl Volume {
     /// Claims the device of a volume. Refuses, in LVM's words, one that is in use.
-    pub(crate) fn claim(&self, group: &str) -> Result<Claim> {
-        let about = std::fs::metadata(&self.path).map_err(Error::file(&self.path))?;
-        if !about.file_type().is_block_device() {
-            return Ok(Claim { _device: None });
-        }
-        let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
-        let opened = OpenOptions::new().read(true).custom_flags(exclusively).open(&self.path);
-        match opened {
-            Ok(device) => Ok(Claim { _device: Some(device) }),
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                let name = &self.name;
-                Err(Error::Precondition(format!(
-                    "Logical volume {group}/{name} contains a filesystem in use: unmount it first"
-                )))
-            }
-            Err(error) => Err(Error::file(&self.path)(error)),
-        }
+    pub(crate) async fn claim(&self, group: &str) -> Result<Claim> {
+        let (path, name) = (self.path.clone(), format!("{group}/{}", self.name));
+        let claimed = tokio::task::spawn_blocking(move || claim(&path, &name));
+        claimed.await.map_err(|_| Error::Task)?
+    }
+}
+
+/// Claims a device. It keeps off those alone who claim it too, so others are looked for first.
+fn claim(path: &Path, name: &str) -> Result<Claim> {
+    let about = std::fs::metadata(path).map_err(Error::file(path))?;
+    if !about.file_type().is_block_device() {
+        return Ok(Claim { _device: None });
+    }
+    if stays_open(about.rdev()) {
+        return Err(Error::Precondition(format!(
+            "Logical volume {name} in use: end the process that has it open first"
+        )));
+    }
+    let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
+    let opened = OpenOptions::new().read(true).custom_flags(exclusively).open(path);
+    match opened {
+        Ok(device) => Ok(Claim { _device: Some(device) }),
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => Err(Error::Precondition(
+            format!("Logical volume {name} contains a filesystem in use: unmount it first"),
+        )),
+        Err(error) => Err(Error::file(path)(error)),
     }
 }
 
@@ -74,7 +87,7 @@ impl Volumes {
         self.inner.holds.check(group, &volume.name)?;
         let _hold = self.hold(group, &volume.name, "being reverted");
         let _source = self.hold(group, &snapshot.name, "being reverted to");
-        let claim = volume.claim(group)?;
+        let claim = volume.claim(group).await?;
         let mark = format!("{REVERT_TAG}{}", snapshot.name);
         // From here on it is shown to nobody, whatever becomes of this process.
         let before = volume.reverted_to().map(|name| format!("{REVERT_TAG}{name}"));

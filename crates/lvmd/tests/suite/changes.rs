@@ -192,6 +192,74 @@ pub(crate) async fn are_copied_while_mounted(served: &Served, folder: &Path) {
     assert!(traces.into_iter().all(|trace| trace.file_name() != *own), "{own} is left");
 }
 
+/// A volume with a file system that is mounted, and no room for a copy: what is stored is
+/// what was written, however warm the cache of its device is.
+pub(crate) async fn are_read_in_place_while_mounted(served: &Served, folder: &Path) {
+    let new = NewVolume { name: "data".into(), size: 256 * MIB, ..NewVolume::default() };
+    let volume = served.volumes().create("thick", new).await.unwrap();
+    let (device, mount) = (volume.path.to_str().unwrap(), folder.join("mount"));
+    fs::create_dir(&mount).unwrap();
+    let at = mount.to_str().unwrap();
+    run("mkfs.ext4", &["-q", device]);
+    run("mount", &[device, at]);
+    fs::write(mount.join("ballast"), noise(MIB as usize, 6).repeat(215)).unwrap();
+    let write = |number: u64| {
+        number_files(&mount, number);
+        let file = fs::File::create(mount.join(format!("made-{number}"))).unwrap();
+        file.sync_all().unwrap();
+    };
+    write(1);
+    // As another reader leaves it.
+    fs::read(&volume.path).unwrap();
+
+    // The first is written to while it is read, and so is read again.
+    served.limits(64 * MIB, 0).await;
+    let job = served.start_backup("one", "data").await.unwrap();
+    served.until(&job, |job| job.phase == "upload" && job.done_bytes > 0).await;
+    assert_eq!(served.all_names(), ["data"], "there is no room for a snapshot");
+    (2..10).for_each(write);
+    served.limits(0, 0).await;
+    let one = served.ended(&job).await;
+    write(100);
+    let job = served.start_backup("two", "data").await.unwrap();
+    let two = served.ended(&job).await;
+    run("umount", &[at]);
+    for ended in [one, two] {
+        assert_eq!(ended.state(), JobState::JobComplete, "{ended:?}");
+    }
+    served.remove_from("thick", "data").await;
+    for (name, number) in [("one", 9), ("two", 100)] {
+        let job = served.start_restore(name, "back").await;
+        let restored = served.ended(&job).await;
+        assert_eq!(restored.state(), JobState::JobComplete, "{restored:?}");
+        let restored = served.volumes().find("thick", "back").unwrap();
+        let device = restored.path.to_str().unwrap();
+        run("e2fsck", &["-fn", device]);
+        run("mount", &["-o", "ro", device, at]);
+        let numbers = ["first", "last"].map(|file| fs::read(mount.join(file)).unwrap());
+        let newest = mount.join(format!("made-{number}")).exists();
+        run("umount", &[at]);
+        assert_eq!(
+            numbers.map(|bytes| bytes[..8].to_vec()),
+            [number, number].map(u64::to_le_bytes),
+            "{name}"
+        );
+        assert!(newest, "{name}");
+        served.remove_from("thick", "back").await;
+    }
+}
+
+/// Writes a number to the first file, and then to the last one, in place.
+fn number_files(mount: &Path, number: u64) {
+    for name in ["first", "last"] {
+        let mut options = fs::File::options();
+        let file = options.write(true).create(true).truncate(false).open(mount.join(name)).unwrap();
+        let content = number.to_le_bytes().repeat(BLOCK / 8);
+        std::os::unix::fs::FileExt::write_all_at(&file, &content, 0).unwrap();
+        file.sync_all().unwrap();
+    }
+}
+
 /// Number of blocks that a writer writes once and never again.
 const ONCE: u64 = 4096;
 

@@ -316,6 +316,20 @@ async fn a_backup_needs_no_room_for_a_copy() {
     served.stop().await;
 }
 
+/// The same of one that is mounted, and whose device others have read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mounted_volume_without_room_for_a_copy_is_stored_as_it_was_written() {
+    let Some(disk) = Disk::make("ext4", 448 * MIB) else { return };
+    let thick_alone = |config: &mut Config| {
+        config.loop_files.groups[0].thin_pools.clear();
+        config.device_classes.retain(|class| class.name == "thick");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(served) = served_with(disk, thick_alone).await else { return };
+    changes::are_read_in_place_while_mounted(&served, folder.path()).await;
+    served.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_that_the_disk_has_no_room_for_makes_no_volume() {
     let Some(disk) = Disk::make("ext4", 448 * MIB) else { return };
@@ -487,19 +501,23 @@ async fn what_a_sudden_end_leaves_is_put_right() {
     let Some(site) = site().await else { return };
     site.create("", "kept", 16 * MIB).await.unwrap();
     let group = group_of(&site);
-    // Killed between image and record, between record and the removal of the
+    // Killed between image and record, between the removal of the record and of the
     // image, in the middle of writing a record, and in the middle of growing.
-    fs::write(group.join("half.img"), [0; 4096]).unwrap();
-    conformance::run("losetup", &["-f", group.join("half.img").to_str().unwrap()]);
+    fs::write(group.join("half.img.new"), [0; 4096]).unwrap();
+    conformance::run("losetup", &["-f", group.join("half.img.new").to_str().unwrap()]);
     fs::write(group.join("other.volume.new"), "{\"na").unwrap();
     let kept = fs::File::options().write(true).open(group.join("kept.img")).unwrap();
     kept.set_len(32 * MIB).unwrap();
     // And one that was detached, as after a reboot.
     let device = site.volumes.find("", "kept").unwrap().path;
     conformance::run("losetup", &["-d", device.to_str().unwrap()]);
+    // And one between record and name of the image, when it was made or removed.
+    site.create("", "nearly", 16 * MIB).await.unwrap();
+    fs::rename(group.join("nearly.img"), group.join("nearly.img.new")).unwrap();
 
     let site = site.restart().await;
-    assert_eq!(site.names(""), ["kept"]);
+    assert_eq!(site.names(""), ["kept", "nearly"]);
+    site.volumes.remove("", "nearly").await.unwrap();
     let mut files: Vec<String> = fs::read_dir(&group)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -512,6 +530,28 @@ async fn what_a_sudden_end_leaves_is_put_right() {
     assert_eq!(ours, [group.join("kept.img")]);
     assert_eq!(site.volumes.find("", "kept").unwrap().major, 7);
     site.volumes.remove("", "kept").await.unwrap();
+}
+
+/// It may be all that is left of a volume: nothing removes it, or makes another in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_lost_its_record_is_left_alone() {
+    let Some(site) = site().await else { return };
+    site.create("", "lost", 16 * MIB).await.unwrap();
+    let group = group_of(&site);
+    let content = b"all that is left";
+    std::os::unix::fs::FileExt::write_all_at(
+        &fs::File::options().write(true).open(group.join("lost.img")).unwrap(),
+        content,
+        0,
+    )
+    .unwrap();
+    fs::remove_file(group.join("lost.volume")).unwrap();
+    let site = site.restart().await;
+    assert_eq!(site.names(""), Vec::<String>::new());
+    let refused = site.create("", "lost", 16 * MIB).await.unwrap_err().to_string();
+    assert!(refused.contains("lost.img is there without a record"), "{refused}");
+    assert_eq!(site.volumes.backend().strays(), [("tg".to_owned(), "lost".to_owned())]);
+    assert!(fs::read(group.join("lost.img")).unwrap().starts_with(content));
 }
 
 #[tokio::test(flavor = "multi_thread")]

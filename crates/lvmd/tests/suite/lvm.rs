@@ -406,6 +406,27 @@ async fn reading_runs_no_program() {
     assert_eq!(backend.runs(), before + 1);
 }
 
+/// Neither a change of a group nor anybody else tells that a pool fills.
+#[tokio::test]
+#[ignore = "run by under_uml"]
+async fn how_full_a_pool_is_is_known() {
+    let site = site().await;
+    site.create("thin", "data", 256 * MIB).await.unwrap();
+    let mut notices = site.watch();
+    let device = site.volumes.backend().open("tg", "data", true).unwrap();
+    (0..128).for_each(|at| device.write_at(&[7; MIB as usize], at * MIB).unwrap());
+    device.sync().unwrap();
+    drop(device);
+    let is_seen = |capacity: &Arc<selvage_lvmd::Capacity>| {
+        let thin = capacity.classes.iter().find(|class| class.name == "thin").unwrap();
+        let pool = thin.pool.unwrap();
+        let used = pool.used.unwrap_or_default();
+        used >= 128 * MIB && used < 256 * MIB && pool.metadata_used.is_some_and(|used| used > 0)
+    };
+    notices.wait(is_seen).await;
+    site.volumes.remove("thin", "data").await.unwrap();
+}
+
 /// A group that is not there yet, and one that gets another disk.
 #[tokio::test]
 #[ignore = "run by under_uml"]

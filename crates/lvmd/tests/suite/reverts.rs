@@ -55,6 +55,12 @@ pub(crate) async fn a_restore_over_a_volume_can_be_undone(served: &Served) {
     let in_use = replace(served, "one").await.unwrap_err();
     assert_eq!(in_use.code(), Code::FailedPrecondition, "{in_use:?}");
     drop(user);
+    // One that claims nothing, as a database on a raw device.
+    let user = std::fs::File::open(&device).unwrap();
+    let in_use = replace(served, "one").await.unwrap_err();
+    assert_eq!(in_use.code(), Code::FailedPrecondition, "{in_use:?}");
+    assert!(in_use.message().contains("in use: end the process"), "{in_use:?}");
+    drop(user);
 
     // One that is stopped half way gives everything back.
     served.limits(0, 256 << 10).await;
@@ -155,6 +161,9 @@ pub(crate) async fn a_volume_is_reverted_to_its_snapshot_alone(served: &Served) 
     }
     let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
     let user = std::fs::OpenOptions::new().read(true).custom_flags(exclusively).open(&device);
+    assert_eq!(revert(served, "before").await.unwrap_err().code(), Code::FailedPrecondition);
+    drop(user);
+    let user = std::fs::File::open(&device).unwrap();
     assert_eq!(revert(served, "before").await.unwrap_err().code(), Code::FailedPrecondition);
     drop(user);
     assert!(served.read("tg", "data", 0, CONTENT) == noise(CONTENT, 2), "nothing was done");

@@ -3,25 +3,20 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::{self, File, OpenOptions},
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
 };
 
 use selvage_memory::LoopDevice;
 
 use crate::{
     Error, Result,
-    backend::{command, program},
+    backend::{command, in_use::stays_open, program},
 };
 
 /// The kernel's mark on the name of an image that was removed.
 const DELETED: &[u8] = b" (deleted)";
-
-/// Number and interval of looks at which a device must be seen open to be in use.
-const LOOKS: u32 = 10;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// Attaches images below one folder.
 pub(super) struct Attachments {
@@ -121,7 +116,7 @@ impl Attachments {
                 "Logical volume {name} contains a filesystem in use."
             )));
         }
-        if stays_open(&device) {
+        if stays_open(rustix::fs::makedev(device.major, device.minor)) {
             return Err(Error::Precondition(format!("Logical volume {name} in use.")));
         }
         Ok(())
@@ -159,31 +154,6 @@ fn is_claimed(device: &LoopDevice) -> bool {
     let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
     let opened = OpenOptions::new().read(true).custom_flags(exclusively).open(&device.path);
     opened.is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
-}
-
-/// Some process has the device open and keeps it so. Others only look: udev,
-/// or a child of ours between fork and exec.
-fn stays_open(device: &LoopDevice) -> bool {
-    for _ in 0..LOOKS {
-        if !is_open(device) {
-            return false;
-        }
-        std::thread::sleep(BETWEEN_LOOKS);
-    }
-    true
-}
-
-/// Some process has the device open, by whatever name.
-fn is_open(device: &LoopDevice) -> bool {
-    let number = rustix::fs::makedev(device.major, device.minor);
-    let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
-    let processes = entries("/proc".into())
-        .filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit));
-    let mut files = processes.flat_map(|process| entries(process.path().join("fd")));
-    files.any(|file| {
-        let seen = fs::metadata(file.path());
-        seen.is_ok_and(|seen| seen.file_type().is_block_device() && seen.rdev() == number)
-    })
 }
 
 /// Numbers of a file that do not depend on who looks.

@@ -17,13 +17,13 @@ use selvage_memory::LoopDevice;
 use super::{
     freeze,
     image::{data_in, free_on_disk, write_in_place},
-    private,
     trace::WriteTrace,
     writes::{Watch, Watches, flush},
 };
 use crate::{
     Error, Result,
-    backend::{CopyProgress, Ranges, WriteGuard},
+    backend::{CopyProgress, Device, Guarded, Ranges, WriteGuard},
+    private,
 };
 
 /// Number of times at least that an image is copied that is written to meanwhile.
@@ -73,7 +73,7 @@ impl Original {
         flush(self.device.as_ref())?;
         source.sync_all().map_err(Error::file(&self.path))?;
         let copied = if rustix::fs::ioctl_ficlone(&target, &source).is_ok() {
-            self.share_frozen(&source, &target);
+            self.share_frozen(&source, &target)?;
             Copied::Shared
         } else {
             self.check_room(&source)?;
@@ -105,17 +105,23 @@ impl Original {
 
     /// Shares the blocks once more with its file system frozen, so that there is
     /// no journal to replay. Without that it is what a loss of power would leave.
-    fn share_frozen(&self, source: &File, target: &File) {
-        let shared = self.freeze().and_then(|frozen| {
-            if frozen.is_none() {
-                return Ok(());
+    fn share_frozen(&self, source: &File, target: &File) -> Result<()> {
+        let frozen = self.freeze().and_then(|frozen| {
+            if frozen.is_some() {
+                flush(self.device.as_ref())?;
             }
-            flush(self.device.as_ref())?;
-            let shared = rustix::fs::ioctl_ficlone(target, source);
-            shared.map_err(|error| Error::file(&self.folder)(error.into()))
+            Ok(frozen)
         });
-        if let Err(error) = shared {
-            tracing::warn!(%error, "a snapshot was taken without freezing the file system");
+        match frozen {
+            Ok(None) => Ok(()),
+            Ok(Some(_frozen)) => {
+                share_again(target, || Ok(rustix::fs::ioctl_ficlone(target, source)?))
+                    .map_err(Error::file(&self.path))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a snapshot was taken without freezing the file system");
+                Ok(())
+            }
         }
     }
 
@@ -170,13 +176,24 @@ impl Original {
     }
 
     /// Watches it for writes while somebody reads it where it is. Freezes a file system
-    /// on it for an instant, which brings all of it to the image.
-    pub(super) fn guard(self) -> Result<ImageGuard> {
+    /// on it for an instant, which brings all of it to the image. So the image is read, not
+    /// its device.
+    pub(super) fn guard(self, size: u64) -> Result<Guarded> {
         let image = self.open()?;
+        let device = Device::of(image.try_clone().map_err(Error::file(&self.path))?, size);
         drop(self.freeze()?);
         let watch = self.watch(&image)?;
-        Ok(ImageGuard { original: self, image, watch })
+        Ok(Guarded { device, guard: Box::new(ImageGuard { original: self, image, watch }) })
     }
+}
+
+/// Shares all blocks with a target that shares those of an earlier moment. Where that fails
+/// half way, the target holds a mixture of both: it is emptied, and shares them anew.
+fn share_again(target: &File, mut share: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let Err(error) = share() else { return Ok(()) };
+    tracing::warn!(%error, "blocks were shared in part: they are shared anew");
+    target.set_len(0)?;
+    share()
 }
 
 /// A volume that is copied while it is written to.
@@ -278,7 +295,7 @@ impl Followed for Mounted<'_> {
 }
 
 /// Watches an image for writes while somebody reads it.
-pub(super) struct ImageGuard {
+struct ImageGuard {
     original: Original,
     image: File,
     watch: Watch,
@@ -369,7 +386,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let original = original(folder.path());
         let image = File::options().write(true).open(&original.path).unwrap();
-        let guard = || original.clone().guard().unwrap();
+        let guard = || original.clone().guard(1 << 20).unwrap().guard;
         let first = guard();
         assert!(first.is_unchanged().unwrap());
         image.write_all_at(b"new", 0).unwrap();
@@ -382,6 +399,31 @@ mod tests {
         let third = guard();
         drop((first, second, other));
         assert!(third.is_unchanged().unwrap());
+    }
+
+    /// Sharing fails after the first block, for the disk is full; the earlier moment is gone
+    /// from the target when it is shared anew, or the snapshot is not made.
+    #[test]
+    fn blocks_that_are_shared_in_part_are_no_snapshot() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("copy.img");
+        let target = private::create(&path).unwrap();
+        let share = |fails: bool| {
+            target.write_all_at(b"new", 0)?;
+            if fails {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            target.set_len(8)
+        };
+        let content = || std::fs::read(&path).unwrap();
+        target.write_all_at(b"12345678", 0).unwrap();
+        let mut fails = [true, false].into_iter();
+        share_again(&target, || share(fails.next().unwrap())).unwrap();
+        assert_eq!(content(), b"new\0\0\0\0\0");
+        target.write_all_at(b"12345678", 0).unwrap();
+        share_again(&target, || share(true)).unwrap_err();
+        target.write_all_at(b"12345678", 0).unwrap();
+        share_again(&target, || share(false)).unwrap();
     }
 
     /// A volume is copied again, and what it held the first time was discarded.

@@ -7,10 +7,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::private;
 use crate::{
     Error, Result,
     backend::{Ranges, push_range},
+    private,
 };
 
 /// Makes an image that reads as zeros.

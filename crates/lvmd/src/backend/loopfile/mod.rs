@@ -6,7 +6,7 @@
 //! reserved, a thin one is a sparse file that counts against its pool. Where
 //! the system lets us, a loop device makes a block device of the image.
 //!
-//! Whatever instant the process is killed at: an image without a record is
+//! Whatever instant the process is killed at: an image that is not finished is
 //! removed at the next start, one longer than its record says is cut, and
 //! loop devices are found again or let go.
 
@@ -14,7 +14,6 @@ mod attach;
 mod copy;
 mod freeze;
 mod image;
-mod private;
 mod record;
 mod shared;
 mod trace;
@@ -40,11 +39,12 @@ use parking_lot::Mutex;
 use record::{Record, Store};
 use writes::Watches;
 
-use super::{Backend, CopyProgress, Create, Device, Groups, Ranges, Snapshot, WriteGuard};
+use super::{Backend, CopyProgress, Create, Device, Groups, Guarded, Ranges, Snapshot};
 use crate::{
     Error, Group, Pool, Result, Volume,
     config::{Config, LoopGroup},
     model::is_temporary,
+    private,
 };
 
 /// Sizes of volumes are multiples of it, as with LVM.
@@ -186,6 +186,15 @@ impl Backend for LoopFiles {
         Ok(groups)
     }
 
+    fn strays(&self) -> Vec<(String, String)> {
+        let stores: Vec<Arc<Store>> = self.groups.lock().values().cloned().collect();
+        let strays = stores.iter().flat_map(|store| {
+            let names = store.strays().unwrap_or_default().into_iter();
+            names.map(|name| (store.name().to_owned(), name))
+        });
+        strays.collect()
+    }
+
     fn uphold(&self) {
         let stores: Vec<Arc<Store>> = self.groups.lock().values().cloned().collect();
         for store in stores {
@@ -219,10 +228,10 @@ impl Backend for LoopFiles {
             created: record::now(),
             ..Record::default()
         };
-        let image = store.image(&record.name);
-        store
-            .add(&mut record, |record| image::make(&image, record.size, store.reserves(record)))?;
-        self.attachments.attach(&image, false, store.reserves(&record));
+        store.add(&mut record, |record, image| {
+            image::make(image, record.size, store.reserves(record))
+        })?;
+        self.attachments.attach(&store.image(&record.name), false, store.reserves(&record));
         Ok(())
     }
 
@@ -255,14 +264,15 @@ impl Backend for LoopFiles {
             created: record::now(),
             ..Record::default()
         };
-        let (mut from, to) = (self.original(&store, &source.name), store.image(&record.name));
+        let mut from = self.original(&store, &source.name);
         from.progress = snapshot.progress.clone();
         let timeout = Duration::from_secs(self.copy_timeout.load(Ordering::Relaxed));
-        store.add(&mut record, |record| {
-            record.shares_blocks = from.copy_to(&to, timeout)? == Copied::Shared;
-            if store.reserves(record) { image::reserve(&to, record.size) } else { Ok(()) }
+        store.add(&mut record, |record, to| {
+            record.shares_blocks = from.copy_to(to, timeout)? == Copied::Shared;
+            if store.reserves(record) { image::reserve(to, record.size) } else { Ok(()) }
         })?;
-        self.attachments.attach(&to, record.read_only, store.reserves(&record));
+        let image = store.image(&record.name);
+        self.attachments.attach(&image, record.read_only, store.reserves(&record));
         Ok(())
     }
 
@@ -270,9 +280,9 @@ impl Backend for LoopFiles {
         Ok(image::free_on_disk(self.store(group)?.folder()))
     }
 
-    fn guard(&self, group: &str, name: &str) -> Result<Option<Box<dyn WriteGuard>>> {
-        let (store, _) = self.volume(group, name)?;
-        Ok(Some(Box::new(self.original(&store, name).guard()?)))
+    fn guard(&self, group: &str, name: &str) -> Result<Option<Guarded>> {
+        let (store, record) = self.volume(group, name)?;
+        self.original(&store, name).guard(record.size).map(Some)
     }
 
     fn snapshots_are_volumes(&self, _: &str, _: &str) -> Result<bool> {
@@ -330,7 +340,7 @@ fn describe(
 ) -> Result<Group> {
     let mut pools: BTreeMap<String, Pool> = BTreeMap::new();
     for (name, size) in store.pools() {
-        pools.insert(name, Pool { size, promised: 0, used: Some(0) });
+        pools.insert(name, Pool { size, used: Some(0), ..Pool::default() });
     }
     let mut used: u64 = pools.values().map(|pool| pool.size).sum();
     // Promised, and not taken from the disk yet.

@@ -10,8 +10,8 @@ use std::{
 use selvage_files::UNFINISHED;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{EXTENT, GIB, private};
-use crate::{Error, Result, config::LoopGroup};
+use super::{EXTENT, GIB};
+use crate::{Error, Result, config::LoopGroup, private};
 
 const IMAGE: &str = "img";
 const RECORD: &str = "volume";
@@ -96,21 +96,44 @@ impl Store {
         self.folder.join(format!("{name}.{RECORD}"))
     }
 
-    /// Makes a volume: its image first, then the record that makes it exist.
+    /// Image that is being made or removed.
+    fn unfinished(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.{IMAGE}.{UNFINISHED}"))
+    }
+
+    /// Makes a volume: its image first, under the name of one that is not finished, then the
+    /// record that makes it exist. The image gets its name last, at the next start if the
+    /// process ends before.
     pub(super) fn add(
         &self,
         record: &mut Record,
-        make: impl FnOnce(&mut Record) -> Result<()>,
+        make: impl FnOnce(&mut Record, &Path) -> Result<()>,
     ) -> Result<()> {
-        if self.record(&record.name).exists() {
-            let (group, name) = (self.name().to_owned(), record.name.clone());
-            return Err(Error::Exists { group, name });
-        }
-        let made = make(record).and_then(|()| self.write(record));
+        self.check_free_name(&record.name)?;
+        let (image, unfinished) = (self.image(&record.name), self.unfinished(&record.name));
+        let made = make(record, &unfinished)
+            .and_then(|()| self.write(record))
+            .and_then(|()| put_in_place(&unfinished, &image));
         if made.is_err() {
-            let _ = fs::remove_file(self.image(&record.name));
+            for path in [self.record(&record.name), unfinished, image] {
+                let _ = fs::remove_file(path);
+            }
         }
         made
+    }
+
+    fn check_free_name(&self, name: &str) -> Result<()> {
+        if is_there(&self.record(name))? {
+            let (group, name) = (self.name().to_owned(), name.to_owned());
+            return Err(Error::Exists { group, name });
+        }
+        let image = self.image(name);
+        if is_there(&image)? {
+            let image = image.display();
+            let why = format!("{image} is there without a record: move it away first");
+            return Err(Error::Precondition(why));
+        }
+        Ok(())
     }
 
     pub(super) fn write(&self, record: &Record) -> Result<()> {
@@ -121,17 +144,42 @@ impl Store {
         read(&self.record(name))
     }
 
-    /// Removes a volume: its record first, which ends it.
+    /// Removes a volume. Its image loses its name first, so that a process that ends
+    /// meanwhile leaves the volume, or an image that is known to be of no use. The end of
+    /// its record ends it.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         let (record, image) = (self.record(name), self.image(name));
-        fs::remove_file(&record).map_err(Error::file(&record))?;
+        let unfinished = self.unfinished(name);
+        let has_image = is_there(&image)?;
+        if has_image {
+            put_in_place(&image, &unfinished)?;
+        }
+        if let Err(error) = fs::remove_file(&record) {
+            if has_image {
+                put_in_place(&unfinished, &image)?;
+            }
+            return Err(Error::file(&record)(error));
+        }
         selvage_files::sync_folder(&self.folder).map_err(Error::file(&self.folder))?;
-        match fs::remove_file(&image) {
+        match fs::remove_file(&unfinished) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::file(&image)(error))
+                Err(Error::file(&unfinished)(error))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Images that no record tells of. Somebody may have put them there, or lost the record.
+    pub(super) fn strays(&self) -> Result<Vec<String>> {
+        let mut strays = Vec::new();
+        for path in self.files()? {
+            let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            let is_image = path.extension().is_some_and(|end| end == IMAGE);
+            if is_image && !is_there(&self.record(name))? {
+                strays.push(name.to_owned());
+            }
+        }
+        Ok(strays)
     }
 
     /// All volumes, by name.
@@ -146,16 +194,17 @@ impl Store {
         Ok(records)
     }
 
-    /// Removes what is not finished, and undoes what is half done.
+    /// Removes what is not finished, and undoes what is half done. An image without a record
+    /// is left alone: it may be all that is left of a volume.
     pub(super) fn clean(&self) -> Result<()> {
         for path in self.files()? {
-            let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
-            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            let unfinished = end == UNFINISHED || (end == IMAGE && !self.record(stem).exists());
-            if unfinished {
-                tracing::warn!(file = %path.display(), "removing what was not finished");
-                fs::remove_file(&path).map_err(Error::file(&path))?;
+            if path.extension().is_some_and(|end| end == UNFINISHED) {
+                self.finish_or_remove(&path)?;
             }
+        }
+        for name in self.strays()? {
+            let image = self.image(&name);
+            tracing::error!(image = %image.display(), "an image has no record, and is left alone");
         }
         for record in self.all()? {
             let image = self.image(&record.name);
@@ -174,11 +223,35 @@ impl Store {
         Ok(())
     }
 
+    /// An image whose record was written, and that has not got its name, or had lost it to
+    /// be removed, gets it. Everything else goes.
+    fn finish_or_remove(&self, path: &Path) -> Result<()> {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let image = self.folder.join(stem);
+        if image.extension().is_some_and(|end| end == IMAGE) {
+            let name = image.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            if is_there(&self.record(name))? && !is_there(&image)? {
+                return put_in_place(path, &image);
+            }
+        }
+        tracing::warn!(file = %path.display(), "removing what was not finished");
+        fs::remove_file(path).map_err(Error::file(path))
+    }
+
     fn files(&self) -> Result<Vec<PathBuf>> {
         let listed = fs::read_dir(&self.folder)
             .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect());
         listed.map_err(Error::file(&self.folder))
     }
+}
+
+/// Returns whether a file is there. That this cannot be told is no answer.
+fn is_there(path: &Path) -> Result<bool> {
+    path.try_exists().map_err(Error::file(path))
+}
+
+fn put_in_place(from: &Path, to: &Path) -> Result<()> {
+    selvage_files::rename(from, to).map_err(Error::file(from))
 }
 
 /// Returns the size in the group's record, or, the first time, half of what is free.

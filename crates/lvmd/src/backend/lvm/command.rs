@@ -22,7 +22,7 @@ impl Runner {
         Self { prefix: prefix.to_vec(), runs: AtomicU64::new(0) }
     }
 
-    /// Returns the number of programs that were run so far.
+    /// Returns the number of programs that were run so far, but for looks at pools.
     pub(super) fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
@@ -40,8 +40,17 @@ impl Runner {
         self.run(program(name), &[], arguments)
     }
 
+    /// Runs another program of the system that only looks. It is not counted.
+    pub(super) fn look(&self, name: &str, arguments: &[&str]) -> Result<String> {
+        self.output(program(name), &[], arguments)
+    }
+
     fn run(&self, path: PathBuf, before: &[String], arguments: &[&str]) -> Result<String> {
         self.runs.fetch_add(1, Ordering::Relaxed);
+        self.output(path, before, arguments)
+    }
+
+    fn output(&self, path: PathBuf, before: &[String], arguments: &[&str]) -> Result<String> {
         let mut command = command(&path);
         command.args(before).args(arguments);
         // Descriptors of ours are closed on exec; LVM would warn of those of

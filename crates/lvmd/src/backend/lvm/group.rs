@@ -135,7 +135,7 @@ fn pools(extent: u64, logical: &[LogicalVolume<'_>]) -> BTreeMap<String, Pool> {
     let mut pools = BTreeMap::new();
     for volume in logical.iter().filter(|volume| volume.of_type("thin-pool").is_some()) {
         let size = volume.extents() * extent;
-        pools.insert(volume.name.to_owned(), Pool { size, promised: 0, used: None });
+        pools.insert(volume.name.to_owned(), Pool { size, ..Pool::default() });
     }
     for volume in logical {
         let home = volume.of_type("thin").map(|segment| text(segment, "thin_pool"));
@@ -226,7 +226,10 @@ mod tests {
         assert_eq!(volume("t1").pool.as_deref(), Some("pool"));
         assert_eq!(volume("t1s").origin.as_deref(), Some("t1"));
         assert_eq!(read.thin_ids["t1s"], 2);
-        assert_eq!(group.pools["pool"], Pool { size: 200 << 20, promised: 2 << 30, used: None });
+        assert_eq!(
+            group.pools["pool"],
+            Pool { size: 200 << 20, promised: 2 << 30, ..Pool::default() }
+        );
         let id = "LVM-JSmAAts92voK2EqbVO186MZ0kTCpPqBruWVqhtBFjCVeGnlMYCFs7LgPmd1zGADJ";
         assert_eq!(read.kernel_ids["lv1"], id);
     }

@@ -8,6 +8,7 @@
 //! program asked: at the start, and when a group appears or changes members.
 
 mod command;
+mod fill;
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
@@ -17,9 +18,15 @@ mod locate;
 mod text;
 mod thin;
 
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
+    sync::Arc,
+};
 
 use command::{Runner, is_no_space};
+use fill::Fills;
 use group::Metadata;
 use locate::Located;
 use parking_lot::Mutex;
@@ -35,6 +42,8 @@ const CHANGE_ROOM_PART: u64 = 10;
 pub struct Lvm {
     runner: Runner,
     located: Mutex<Located>,
+    /// How full thin pools were when that was asked last.
+    fills: Mutex<Fills>,
     /// A pool can show one frozen view of its metadata at a time.
     frozen: Mutex<()>,
 }
@@ -45,12 +54,14 @@ impl Lvm {
     pub fn open(config: &Config) -> Result<Self> {
         let runner = Runner::new(&config.lvm_command_prefix);
         let located = Mutex::new(Located::new(super::wanted(config)));
-        let this = Self { runner, located, frozen: Mutex::default() };
+        let (fills, frozen) = (Mutex::default(), Mutex::default());
+        let this = Self { runner, located, fills, frozen };
+        this.uphold();
         this.scan()?;
         Ok(this)
     }
 
-    /// Returns the number of programs that were run so far.
+    /// Returns the number of programs that were run so far, but for looks at pools.
     pub fn runs(&self) -> u64 {
         self.runner.runs()
     }
@@ -114,9 +125,10 @@ impl Backend for Lvm {
         let mut located = self.located.lock();
         let found = located.read(&self.runner)?;
         let devices = kernel::devices();
+        let fills = self.fills.lock();
         let live = |metadata: &Metadata| {
             let missing = located.missing(metadata);
-            Arc::new(crate::Group { missing, ..live(metadata, &devices) })
+            Arc::new(crate::Group { missing, ..live(metadata, &devices, &fills) })
         };
         Ok(found.iter().map(|(name, metadata)| (name.clone(), live(metadata))).collect())
     }
@@ -126,7 +138,28 @@ impl Backend for Lvm {
     }
 
     fn fingerprint(&self) -> u64 {
-        self.located.lock().fingerprint()
+        let mut hasher = DefaultHasher::new();
+        self.located.lock().fingerprint().hash(&mut hasher);
+        self.fills.lock().percentages().hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Asks how full pools are. The metadata of a group does not tell, and nobody else does
+    /// when one fills; where there are none, no program is run.
+    fn uphold(&self) {
+        let found = self.located.lock().read(&self.runner);
+        let fills = match found {
+            Ok(found) if found.values().any(|it| !it.group.pools.is_empty()) => {
+                Fills::read(&self.runner)
+            }
+            Ok(_) => Ok(Fills::default()),
+            // Whoever looks at the volumes is told.
+            Err(_) => return,
+        };
+        match fills {
+            Ok(fills) => *self.fills.lock() = fills,
+            Err(error) => tracing::warn!(%error, "how full thin pools are is not known"),
+        }
     }
 
     fn create(&self, create: &Create) -> Result<()> {
@@ -250,9 +283,14 @@ fn flush(device: &Device) -> Result<u64> {
     Ok(device.size())
 }
 
-/// A group with the devices that its volumes have now.
-fn live(metadata: &Metadata, devices: &HashMap<String, (u32, u32)>) -> crate::Group {
+/// A group with the devices that its volumes have now, and how full its pools are.
+fn live(metadata: &Metadata, devices: &HashMap<String, (u32, u32)>, fills: &Fills) -> crate::Group {
     let mut group = metadata.group.clone();
+    for (name, pool) in &mut group.pools {
+        let fill = fills.of(&group.name, name);
+        pool.used = fill.map(|fill| fill.used(pool.size));
+        pool.metadata_used = fill.map(|fill| fill.metadata());
+    }
     for volume in group.volumes.values_mut() {
         let id = metadata.kernel_ids.get(&volume.name);
         if let Some((major, minor)) = id.and_then(|id| devices.get(id)) {

@@ -25,9 +25,14 @@ fn mapped(name: &str) -> String {
     name.replace('-', "--")
 }
 
+/// Returns the mapper's name of a pool.
+pub(super) fn mapped_pool(group: &str, pool: &str) -> String {
+    format!("{}-{}", mapped(group), mapped(pool))
+}
+
 impl<'a> View<'a> {
     pub(super) fn open(runner: &'a Runner, group: &str, pool: &str) -> Result<Self> {
-        let stem = format!("{}-{}", mapped(group), mapped(pool));
+        let stem = mapped_pool(group, pool);
         let this = Self {
             runner,
             pool: format!("{stem}-tpool"),

@@ -1,4 +1,5 @@
-//! Volumes are for their owner alone: folders are 0700, files are 0600.
+//! Volumes, and what is known of backups, are for their owner alone: folders are 0700, files
+//! are 0600.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -17,6 +18,15 @@ const OTHERS: u32 = 0o077;
 pub(super) fn make_folder(path: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(FOLDER).create(path);
     made.map_err(Error::file(path))
+}
+
+/// Makes a folder that is ours alone, and takes one that is there from others.
+pub(super) fn take_folder(path: &Path) -> Result<()> {
+    make_folder(path)?;
+    if tighten(path, FOLDER)? {
+        tracing::warn!(folder = %path.display(), "it could be read by others; now it cannot");
+    }
+    Ok(())
 }
 
 /// Makes an empty file; one that is there is emptied.
