@@ -82,6 +82,13 @@ pub struct BackupSummary {
     pub adopted: u64,
 }
 
+impl BackupSummary {
+    /// Returns the summary of a backup that was stored before, for which nothing was done now.
+    pub fn of_stored(snapshot: Snapshot, size: u64) -> Self {
+        Self { snapshot, size, read: 0, new: 0, stored: 0, uploaded: 0, adopted: 0 }
+    }
+}
+
 impl Repository {
     /// Stores a volume as a snapshot. What an earlier run uploaded that did
     /// not come to its end is found and used.
