@@ -517,6 +517,7 @@ async fn what_a_sudden_end_leaves_is_put_right() {
 
     let site = site.restart().await;
     assert_eq!(site.names(""), ["kept", "nearly"]);
+    assert_eq!(fs::metadata(group.join("nearly.img")).unwrap().len(), 16 * MIB);
     site.volumes.remove("", "nearly").await.unwrap();
     let mut files: Vec<String> = fs::read_dir(&group)
         .unwrap()
