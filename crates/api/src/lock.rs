@@ -153,7 +153,8 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// In which lines a lock and a rendering differ; broken ones first.
+/// Returns the lines in which a lock and a rendering differ; breaking changes
+/// first.
 pub fn compare(locked: &str, rendered: &str) -> Vec<Difference> {
     let locked: BTreeSet<&str> = locked.lines().collect();
     let rendered: BTreeSet<&str> = rendered.lines().collect();

@@ -53,7 +53,7 @@ fn everything_published_is_commented() {
 fn every_comment_is_found_at_its_place() {
     let mut found = 0;
     for file in selvage_api::pool_with_comments().files() {
-        // Those that come with the compiler say nothing.
+        // The files of the compiler itself have no comments.
         let info = file.file_descriptor_proto().source_code_info.as_ref();
         for place in info.iter().flat_map(|info| &info.location) {
             let expected = match (place.leading_comments(), place.trailing_comments()) {

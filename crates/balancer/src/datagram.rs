@@ -23,7 +23,7 @@ pub(crate) enum LocalAddress {
     /// The only one that the socket has.
     Only,
     V4(Ipv4Addr),
-    /// With the interface where the address says nothing without it.
+    /// IPv6 address, with the interface if it is link-local.
     V6(Ipv6Addr, u32),
 }
 

@@ -74,7 +74,7 @@ async fn ask(address: SocketAddr, path: &str) -> Result<(), String> {
     tokio::pin!(connection);
     tokio::select! {
         answer = &mut answer => answer,
-        // What was read before the end still counts.
+        // Data read before the end still counts.
         _ = &mut connection => answer.await,
     }
 }

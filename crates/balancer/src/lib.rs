@@ -57,8 +57,8 @@ pub struct Balancer(Arc<Inner>);
 
 struct Inner {
     table: Mutex<Table>,
-    /// Whoever changes something waits until the one before has closed its
-    /// sockets: a port that is being closed does not count as taken.
+    /// Lock that a change holds until it has closed its sockets: a port that is
+    /// being closed does not count as taken.
     turns: tokio::sync::Mutex<()>,
     context: Arc<Context>,
     _everything: DropGuard,

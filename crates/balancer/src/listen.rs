@@ -77,8 +77,8 @@ fn stream(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
 
 fn datagrams(address: SocketAddr) -> io::Result<Public> {
     let socket = open(address, SocketType::DGRAM)?;
-    // What comes while we are busy shall not be lost. Whoever may not have
-    // more than the machine's limit gets that.
+    // A large buffer, so that no datagram is lost under load; without
+    // privileges, up to the limit of the machine.
     if sockopt::set_socket_recv_buffer_size_force(&socket, DATAGRAMS).is_err() {
         let _ = sockopt::set_socket_recv_buffer_size(&socket, DATAGRAMS);
     }

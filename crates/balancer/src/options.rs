@@ -15,8 +15,8 @@ pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// Settings of a [`Balancer`](crate::Balancer).
 #[derive(Clone)]
 pub struct Options {
-    /// To listen on. `0.0.0.0` and `::` stand side by side; a family that
-    /// this machine does not have is left out.
+    /// Addresses to listen on. `0.0.0.0` and `::` can be used together; a
+    /// family that this machine does not have is left out.
     pub addresses: Vec<IpAddr>,
     /// TLS configuration of ports with encryption. Its list of protocols (ALPN)
     /// is replaced by that of the port.
@@ -43,7 +43,7 @@ impl Default for Options {
 /// Rules by which a target becomes unhealthy, and healthy again.
 #[derive(Debug, Clone)]
 pub struct HealthOptions {
-    /// Between two checks of a target.
+    /// Interval of checks of a target.
     pub every: Duration,
     /// Time a check may take.
     pub timeout: Duration,

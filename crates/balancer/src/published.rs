@@ -73,7 +73,7 @@ impl Published {
                 Health::Healthy => {}
             }
         }
-        // Nothing was heard from any of them.
+        // Unknown only if no target of any port was heard.
         if silent == frontends.len() { Health::Unknown } else { answer }
     }
 

@@ -92,7 +92,7 @@ impl Mirror {
         waiting.rows.len() + waiting.on_the_way
     }
 
-    /// Has [`Mirror::run`] write although nothing changed.
+    /// Makes [`Mirror::run`] write although nothing has changed.
     pub fn wake(&self) {
         self.changed.notify_one();
     }
@@ -112,7 +112,7 @@ impl Mirror {
             let written = write().await;
             if let Err(error) = &written {
                 if !failing {
-                    tracing::warn!(%error, "what the controller said is not on disk");
+                    tracing::warn!(%error, "objects of the controller could not be written to the mirror");
                 }
                 self.wake();
             }
@@ -139,7 +139,7 @@ impl Mirror {
                 let mut waiting = self.waiting.lock();
                 waiting.on_the_way = 0;
                 for (row, encode) in rows.into_iter().chain(some) {
-                    // What changed meanwhile is newer.
+                    // A row that changed meanwhile is newer.
                     waiting.rows.entry(row).or_insert(encode);
                 }
                 return Err(error);
@@ -154,7 +154,7 @@ impl Mirror {
         match encode.map(|encode| encode()) {
             Some(value) if value.len() <= MAX_VALUE_BYTES => Op::put(at, value),
             Some(_) => {
-                tracing::warn!(key = key.text(), "too large for the mirror");
+                tracing::warn!(key = key.text(), "an object is too large for the mirror");
                 Op::delete(at)
             }
             None => Op::delete(at),

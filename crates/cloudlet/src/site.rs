@@ -29,7 +29,7 @@ impl SiteInstances {
             let info = self.reported.find(instance.key.as_ref()?)?;
             let mut seen = AppInst::clone(&instance);
             seen.state = info.state;
-            // What serves while it is updated is as it was.
+            // An instance that serves during an update serves as before.
             seen.runtime_info = info.runtime_info.clone().or(seen.runtime_info);
             Some(Arc::new(seen))
         });

@@ -14,11 +14,11 @@ pub enum ObjectKind {
 /// Verb of an operation on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verb {
-    /// To make it.
+    /// Creation of an object.
     Create,
-    /// To change it.
+    /// Change of an object.
     Update,
-    /// To remove it.
+    /// Deletion of an object.
     Delete,
 }
 

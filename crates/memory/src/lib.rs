@@ -80,7 +80,7 @@ impl LoopDevice {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let number = name.and_then(|name| name.strip_prefix("loop")?.parse().ok());
         if let Some(number) = number.filter(|_| limited) {
-            // Where somebody still uses it, it stays.
+            // A device that is still in use stays.
             let _ = system::remove_loop_device(number);
         }
         Ok(())
@@ -189,8 +189,8 @@ pub fn tap(name: &str) -> io::Result<OwnedFd> {
     system::tap(name)
 }
 
-/// Has a mount that is at no place yet show the users of its files as those of a
-/// user namespace.
+/// Makes a detached mount show the owners of its files as users of a user
+/// namespace.
 pub fn map_users(mount: &OwnedFd, users: &fs::File) -> io::Result<()> {
     system::map_users(mount, users)
 }

@@ -8,7 +8,7 @@ use std::{
 
 use crate::maps::Mapping;
 
-/// From this size on, what is allocated is mapped by itself and given back
+/// Size from which an allocation has a mapping of its own, which is returned
 /// when it is freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MAPPED_BY_ITSELF: i32 = 128 << 10;
@@ -282,9 +282,9 @@ pub(crate) fn tap(_: &str) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Has pages of these mappings mapped one by one. The kernel does so where
-/// somebody asks it to note which pages are written. Nobody can write these,
-/// so that there is nothing to note and never anything to be told.
+/// Makes the kernel map the pages of these mappings one by one. It does so if a
+/// program asks it to record which pages are written. Nobody can write these,
+/// so that there is nothing to record or report.
 #[cfg(target_os = "linux")]
 pub(crate) fn page_by_page<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> io::Result<OwnedFd> {
     const FOR_PROGRAMS_ONLY: i32 = 1;

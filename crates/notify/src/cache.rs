@@ -74,7 +74,7 @@ impl<M: Object + PartialEq + Send + Sync + 'static> Cache<M> {
         Self::with_history(History::DEFAULT_LIMIT)
     }
 
-    /// As [`Cache::new`], remembering so many changes for peers that resume.
+    /// Creates a cache that remembers that many changes for peers that resume.
     pub fn with_history(limit: usize) -> Result<Arc<Self>, Error> {
         let kind = Kind::of::<M>()?;
         if !kind.has_key() {
@@ -305,8 +305,8 @@ impl<M: Object + PartialEq + Send + Sync + 'static> Sink for Cache<M> {
             Role::Upstream => {
                 self.write(&key, None, stream.id);
             }
-            // Of two streams that say something of an object the later one
-            // owns it: the earlier one's delete may be late.
+            // The later of two streams that report an object owns it: a delete
+            // of the earlier one may be late.
             Role::Downstream => self.remove_where(|state| {
                 let entry = state.objects.get(&key);
                 entry.filter(|entry| entry.origin == stream.id).map(|_| key).into_iter().collect()

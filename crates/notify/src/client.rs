@@ -292,7 +292,7 @@ impl Shared {
             })
             .collect();
         let known = || checkpoints.iter().flatten();
-        // All that counts must be of one history and one scope.
+        // Resuming needs checkpoints of one history and one scope.
         let epoch = known().map(|checkpoint| checkpoint.epoch).next().unwrap_or(0);
         let scope = known().map(|checkpoint| checkpoint.scope).max().unwrap_or(0);
         let usable = |c: &crate::Checkpoint| c.epoch == epoch && (c.scope == 0 || c.scope == scope);

@@ -115,7 +115,7 @@ impl Dialer {
             .await
             .map_err(io::Error::other)?;
         let running = AbortOnDropHandle::new(tokio::spawn(async move {
-            // How it ended is told to whoever waits for an answer.
+            // The caller of the pending request gets the error.
             let _ = connection.await;
         }));
         let origin = Uri::builder().scheme(scheme).authority(authority).path_and_query("/");

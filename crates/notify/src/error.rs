@@ -50,7 +50,7 @@ pub enum Error {
         /// Reason.
         reason: &'static str,
     },
-    /// There is nobody to connect to.
+    /// No address to connect to.
     #[error("addresses: at least one is needed")]
     NoAddress,
 }

@@ -73,8 +73,8 @@ impl Exchange {
         self.send_messages_up_to::<M>(MESSAGE_LIMIT)
     }
 
-    /// As [`Exchange::send_messages`]; when more than `limit` wait for a peer
-    /// the oldest are dropped and counted.
+    /// Does what [`Exchange::send_messages`] does; if more than `limit` wait
+    /// for a peer, the oldest are dropped and counted.
     pub fn send_messages_up_to<M: Object>(mut self, limit: usize) -> Result<Self, Error> {
         self.sends.push(Outgoing::Messages { kind: Kind::of::<M>()?, limit });
         Ok(self)

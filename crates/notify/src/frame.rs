@@ -59,17 +59,17 @@ pub struct Frame {
     /// Action of the notice.
     #[prost(enumeration = "Action", tag = "1")]
     pub action: i32,
-    /// With [`Action::Version`].
+    /// Version of the protocol, with [`Action::Version`].
     #[prost(uint32, tag = "2")]
     pub version: u32,
     /// The object. The original always writes this field, also when empty,
     /// and so do we.
     #[prost(message, optional, tag = "3")]
     pub any: Option<Payload>,
-    /// With [`Action::Version`]: types the sender wants.
+    /// Types that the sender wants, with [`Action::Version`].
     #[prost(string, repeated, tag = "4")]
     pub want_objs: Vec<String>,
-    /// With [`Action::Version`]: only what concerns its own cloudlets.
+    /// True to get only objects of its own cloudlets, with [`Action::Version`].
     #[prost(bool, tag = "5")]
     pub filter_cloudlet_key: bool,
     /// Ours, see the contract.

@@ -22,7 +22,7 @@ const APP_KEY: &str = "edgeproto.AppKey";
 /// Deeper than any key.
 const MAX_PATH: usize = 6;
 
-/// Whom of the peers with a filter an object of the type concerns.
+/// Peers with a filter to which objects of the type are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// All of them.
@@ -64,8 +64,8 @@ impl Kind {
             FieldKind::Message(key) if !field.is_list() => Some((field.number(), key)),
             _ => None,
         });
-        // Of an object only its key decides whom it concerns; a message has
-        // none, and the instance that it names decides.
+        // The key of an object decides whom it concerns; a message has none, so
+        // the instance that it names decides.
         let (start, root) = match &key {
             Some((number, key)) => (vec![*number], key),
             None => (Vec::new(), &descriptor),
@@ -100,7 +100,7 @@ impl Kind {
         self.full_name.rsplit_once('.').map_or(self.full_name.as_str(), |(_, name)| name)
     }
 
-    /// Whom it concerns.
+    /// Returns the peers with a filter to which objects are sent.
     pub fn reach(&self) -> Reach {
         self.reach
     }
@@ -122,8 +122,8 @@ impl Kind {
         Ok(self.assemble(text, wire))
     }
 
-    /// As [`Kind::key_of`], for whoever knows the canonical text of the key
-    /// already: much cheaper.
+    /// Does what [`Kind::key_of`] does, for a caller that has the canonical
+    /// text of the key already: much cheaper.
     pub fn key_with_text(&self, text: &str, object: &[u8]) -> Result<ObjectKey, Error> {
         let number = self.key_field.ok_or_else(|| Error::NoKey(self.full_name.clone()))?;
         let wire = self.field(object, number)?;
@@ -188,7 +188,7 @@ impl Kind {
         let Some(number) = self.notify_id_field else { return object.clone() };
         let mut stamped = BytesMut::with_capacity(object.len() + 16);
         stamped.put_slice(object);
-        // Of several occurrences of a field the last one counts.
+        // The last of several occurrences of a field counts.
         prost::encoding::int64::encode(number, &notify_id, &mut stamped);
         stamped.freeze()
     }

@@ -82,7 +82,7 @@ impl Receiver {
                 tracing::warn!(
                     kind,
                     error = selvage_api::chain(&error),
-                    "what a peer left was not cleaned up"
+                    "the objects of a peer that left were not removed"
                 );
             }
         }
@@ -189,8 +189,8 @@ impl Receiver {
             match action {
                 Action::Delete => self.hub.renounce(&self.peer, key.text()),
                 _ => {
-                    // One that has nothing more to send says so before it has
-                    // a cloudlet, too.
+                    // A peer that has nothing more to send says so even before
+                    // it has a cloudlet.
                     if self.hub.announce(&self.peer, key.text()) && self.has_all() {
                         self.reported_all().await;
                     }
@@ -227,7 +227,7 @@ impl Receiver {
         let claim = Claim { type_name: kind.full_name(), key, cloudlet: cloudlet.as_ref() };
         let peer = &self.peer.stream.peer;
         gate.allow(&peer.identity, &claim).map(Ok).map_err(|reason| {
-            tracing::warn!(?peer, reason, "refused");
+            tracing::warn!(?peer, reason, "an object of a peer was refused");
             Status::permission_denied(reason)
         })
     }
@@ -237,7 +237,12 @@ impl Receiver {
         let stats = &self.peer.stats;
         count(if unreadable { &stats.unmarshal_errors } else { &stats.recv_errors });
         let (kind, peer) = (kind.short_name(), &self.peer.stream.peer);
-        tracing::warn!(kind, ?peer, error = selvage_api::chain(error), "object not taken");
+        tracing::warn!(
+            kind,
+            ?peer,
+            error = selvage_api::chain(error),
+            "an object of a peer was not accepted"
+        );
     }
 
     /// Records the revision up to which a type has come. Deletions are not known

@@ -20,10 +20,10 @@ use crate::{
     stats::{count, count_bytes},
 };
 
-/// Interval at which an idle stream checks if its peer's revision is far behind.
+/// Interval at which an idle stream checks how far its peer lags behind.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// Number of revisions that count as far behind: a part of what a history keeps.
-const FAR_BEHIND: i64 = 1000;
+/// Maximum lag of an idle stream in revisions: a fraction of what a history keeps.
+const MAX_LAG: i64 = 1000;
 
 pub(crate) struct Sender {
     hub: Arc<Hub>,
@@ -158,7 +158,7 @@ impl Sender {
             if frame.encoded_len() > MAX_NOTICE {
                 count(&self.peer.stats.marshal_errors);
                 let kind = self.hub.kind(index).map(|kind| kind.short_name());
-                tracing::warn!(kind, peer = ?self.peer.stream.peer, "too large to be sent");
+                tracing::warn!(kind, peer = ?self.peer.stream.peer, "an object is too large to be sent");
                 continue;
             }
             if last && self.sent_all {
@@ -212,7 +212,7 @@ impl Sender {
         let moved = self.sent_scope != round.scope;
         for (index, revision) in round.revisions.iter().copied().enumerate() {
             let behind = revision - self.sent_revisions.get(&index).copied().unwrap_or(0);
-            let due = moved || (check && behind >= FAR_BEHIND);
+            let due = moved || (check && behind >= MAX_LAG);
             if due && revision > 0 && self.peer.wants(index) {
                 self.push_revision(round, index, revision);
             }

@@ -226,7 +226,7 @@ impl NotifyServer {
         let negotiated = negotiate(&mut notices, options.negotiation).await;
         let version = negotiated.inspect_err(|status| {
             shared.past.lock().negotiate_errors += 1;
-            tracing::info!(peer = ?info, reason = status.message(), "negotiation failed");
+            tracing::info!(peer = ?info, reason = status.message(), "the negotiation with a peer failed");
         })?;
         let epoch = options.epoch();
         let offer = Offer::of(&version, &shared.hub.exchange, options.end(version.epoch));

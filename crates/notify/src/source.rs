@@ -33,8 +33,8 @@ pub trait Source: Send + Sync + 'static {
         self.get(key).is_some()
     }
 
-    /// From now on [`Changes::changed`] is called for every key whose object
-    /// came, changed or went, after [`Source::get`] shows it. Between types
+    /// Calls [`Changes::changed`] from now on for every key whose object was
+    /// created, changed or removed, after [`Source::get`] shows it. For types
     /// that refer to each other the calls keep the order of the changes.
     fn subscribe(&self, changes: Changes);
 
@@ -169,15 +169,15 @@ pub trait Sink: Send + Sync + 'static {
     /// The object is gone.
     async fn delete(&self, object: Incoming, stream: &Stream) -> Result<(), Error>;
 
-    /// From above: everything that is there has now come by this stream; what
-    /// has not is gone.
+    /// Removes the objects that a stream from above has not sent, now that it
+    /// has sent everything.
     async fn prune(&self, stream: &Stream) -> Result<(), Error>;
 
-    /// From below: the stream has ended; what came last by it has lost its
-    /// owner.
+    /// Removes the owner of the objects of a stream from below, which has
+    /// ended.
     async fn flush(&self, stream: &Stream) -> Result<(), Error>;
 
-    /// From below: the peer has now reported everything it has by this stream.
+    /// Notes that a peer below has reported everything it has by this stream.
     async fn reported_all(&self, _: &Stream) -> Result<(), Error> {
         Ok(())
     }

@@ -44,14 +44,14 @@ pub struct Influx {
 pub enum InfluxLogin {
     /// None.
     Nobody,
-    /// With a user's password.
+    /// Name and password of a user.
     Password {
         /// The user.
         user: String,
         /// The password.
         password: Secret,
     },
-    /// With a token.
+    /// Token.
     Token(Secret),
 }
 

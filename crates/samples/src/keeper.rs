@@ -17,12 +17,12 @@ use selvage_files::UNFINISHED;
 
 use crate::Samples;
 
-/// A file of this many bytes is not added to.
-const FULL: usize = 1 << 20;
+/// Size at which a file is full.
+const FILE_LIMIT: usize = 1 << 20;
 /// First bytes of a file.
 const HEAD: &[u8] = b"selvage samples 1\n";
-/// And ends with so many bytes of a checksum.
-const SUM: usize = 8;
+/// Size of the checksum at the end of a file.
+const CHECKSUM_BYTES: usize = 8;
 const ENDING: &str = "samples";
 const DAMAGED: &str = "damaged";
 
@@ -91,7 +91,7 @@ impl Keeper {
         let path = self.folder.join(format!("{:012}.{ENDING}", self.youngest));
         selvage_files::replace(&path, &content, 0o600)?;
         self.to = to;
-        if content.len() >= FULL {
+        if content.len() >= FILE_LIMIT {
             self.full.push_back((path, to));
             self.youngest += 1;
             self.from = to;
@@ -102,7 +102,7 @@ impl Keeper {
 
 fn content(samples: &[Bytes]) -> Vec<u8> {
     let size: usize = samples.iter().map(|sample| sample.len() + 3).sum();
-    let mut content = Vec::with_capacity(HEAD.len() + size + SUM);
+    let mut content = Vec::with_capacity(HEAD.len() + size + CHECKSUM_BYTES);
     content.extend_from_slice(HEAD);
     for sample in samples {
         prost::encoding::encode_varint(sample.len() as u64, &mut content);
@@ -114,7 +114,7 @@ fn content(samples: &[Bytes]) -> Vec<u8> {
 }
 
 /// FNV-1a: tells a torn or rotten file, not a forged one.
-fn checksum(bytes: &[u8]) -> [u8; SUM] {
+fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -124,7 +124,7 @@ fn checksum(bytes: &[u8]) -> [u8; SUM] {
 fn read(path: &Path) -> io::Result<Vec<wire::Metric>> {
     let damaged = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
     let content = fs::read(path)?;
-    let body = content.len().checked_sub(SUM).filter(|end| *end >= HEAD.len());
+    let body = content.len().checked_sub(CHECKSUM_BYTES).filter(|end| *end >= HEAD.len());
     let (body, sum) = content.split_at(body.ok_or_else(|| damaged("too short"))?);
     if checksum(body) != *sum {
         return Err(damaged("its checksum is wrong"));

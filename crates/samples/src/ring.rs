@@ -16,11 +16,12 @@ use crate::{APP_TAG, CLOUDLET_TAG, CLUSTER_TAG, Scope, tagged};
 
 /// Number of samples for a caller who names none.
 const DEFAULT_LIMIT: usize = 1000;
-/// Memory of a sample besides its bytes.
+/// Size of a sample in memory besides its bytes.
 const OVERHEAD: usize = 96;
-/// A sample that claims to be from later than this, in seconds, is of now.
-const AHEAD: i64 = 300;
-/// Number of samples looked at before others may add some.
+/// Maximum time by which the clock of a sender may be ahead, in seconds; the
+/// time of a later sample is replaced by the present.
+const AHEAD_LIMIT: i64 = 300;
+/// Number of samples that are read before others may add some.
 const CHUNK: usize = 1024;
 
 /// Bounds of what is kept; beyond them the oldest go first.
@@ -160,7 +161,7 @@ impl Samples {
     /// or of a sender whose clock is far ahead, is of now: what lies in the
     /// future would never be too old.
     pub fn add(&self, mut sample: wire::Metric, now: Timestamp) -> wire::Metric {
-        let latest = now.as_second().saturating_add(AHEAD);
+        let latest = now.as_second().saturating_add(AHEAD_LIMIT);
         if sample.timestamp.is_none_or(|time| time.seconds > latest) {
             sample.timestamp = Some(prost_types::Timestamp {
                 seconds: now.as_second(),
@@ -264,7 +265,8 @@ pub fn merged(
     request: &ListSamplesRequest,
 ) -> Vec<Arc<wire::Metric>> {
     let mut all: Vec<_> = lists.flatten().collect();
-    // Of the same moment, in an order that does not depend on who is asked.
+    // Samples of the same moment are in an order that does not depend on the
+    // source.
     all.sort_by_cached_key(|sample| (time_of(sample), sample.encode_to_vec()));
     let surplus = all.len().saturating_sub(limit_of(request));
     all.split_off(surplus)

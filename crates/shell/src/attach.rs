@@ -97,7 +97,7 @@ async fn carry(
     let receiving = async {
         while let Some(Ok(piece)) = replies.next().await {
             let Ok(frame) = Frame::from_piece(piece) else { break };
-            // Who does not listen any more may still have something to say.
+            // A peer that no longer receives may still send.
             let _ = received.send(frame).await;
         }
         drop(received);

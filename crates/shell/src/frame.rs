@@ -11,16 +11,16 @@ pub const MAX_DATA: usize = 16 * 1024;
 /// One frame of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// From the caller: input of the command. From the crm: its output.
+    /// Input of the command from the caller, or its output from the crm.
     Data(Bytes),
-    /// From the crm: error output of the command.
+    /// Error output of the command, from the crm.
     Errors(Bytes),
-    /// From the caller: end of the command's input.
+    /// End of the command's input, from the caller.
     End,
-    /// From the caller: size of its terminal.
+    /// Size of the caller's terminal.
     Size { columns: u16, rows: u16 },
-    /// From the crm, last: exit code of the command, and the reason if it did not end
-    /// by itself.
+    /// Last message of the crm: exit code of the command, and the reason if it
+    /// did not end by itself.
     Exit { code: i32, reason: String },
 }
 

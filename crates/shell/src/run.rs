@@ -162,7 +162,7 @@ impl Runner {
         if late || self.inbox.buffered > MAX_INBOX || (unwanted && !self.channels.data_open) {
             return true;
         }
-        // What has come is for the application, even if there will be no more.
+        // Received data is passed to the application even if no more will come.
         if self.closed || !self.rtc.is_alive() {
             return unread || self.inbox.waiting.is_empty();
         }
@@ -222,7 +222,7 @@ impl Runner {
     fn packet(&mut self, packet: &Packet) -> Result<()> {
         let received =
             Receive::new(Protocol::Udp, packet.source, packet.destination, &packet.bytes);
-        // What is not of WebRTC at all is not for us.
+        // Packets that are not of WebRTC are ignored.
         let Ok(received) = received else { return Ok(()) };
         Ok(self.rtc.handle_input(Input::Receive(Instant::now(), received))?)
     }
@@ -415,7 +415,7 @@ impl Inbox {
 }
 
 impl Outbox {
-    /// In messages that every peer can take.
+    /// Splits bytes into messages that every peer can receive.
     fn cut(&mut self, bytes: &Bytes, frame: fn(Bytes) -> Frame) {
         let starts = (0..bytes.len()).step_by(MAX_DATA);
         let cuts = starts.map(|start| bytes.slice(start..bytes.len().min(start + MAX_DATA)));

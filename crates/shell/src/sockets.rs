@@ -11,7 +11,7 @@ use tokio::{net::UdpSocket, sync::mpsc, task::JoinSet};
 
 use crate::{Error, Result};
 
-/// Larger than any packet of WebRTC.
+/// Size of the buffer for a packet, larger than any of WebRTC.
 const MAX_PACKET: usize = 2048;
 /// Packets that wait to be looked at; the kernel keeps more.
 const QUEUE: usize = 64;

@@ -39,7 +39,7 @@ async fn converse(release: &str) {
     };
     let mut client = Command::new(program)
         .args(["what ", "is typed"])
-        // What it logs would be among what it prints.
+        // Its log would be mixed with its output.
         .env("PION_LOG_DISABLE", "all")
         .env("PIONS_LOG_DISABLE", "all")
         .stdin(Stdio::piped())

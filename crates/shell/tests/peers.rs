@@ -170,7 +170,7 @@ async fn who_does_not_read_is_not_flooded() {
         crm.outgoing.send(Frame::Exit { code: 0, reason: String::new() }).await.unwrap();
         crm
     });
-    // Something comes, and while nobody takes it the writer is held back.
+    // While nobody receives, the sender is held back.
     let first = within(caller.incoming.recv()).await.unwrap();
     let Frame::Data(first) = first else { panic!("{first:?}") };
     assert!(!messages.is_finished());
@@ -265,7 +265,7 @@ async fn a_peer_that_never_comes_is_not_waited_for() {
     assert_eq!(within(crm.incoming.recv()).await, None);
     drop(offer);
 
-    // One that is not wanted any more is gone at once, sockets and all.
+    // A peer that is dropped is gone at once, sockets included.
     let offer = Offer::make(loopback()).await.unwrap();
     let (_, crm) = peer::answer(offer.text(), Options::default()).await.unwrap();
     let (incoming, outgoing, carrier) = crm.split();

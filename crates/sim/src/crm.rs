@@ -138,7 +138,7 @@ impl SimCrm {
         self.inner.steps.step(|_| true).await
     }
 
-    /// As [`SimCrm::step`], for steps that fit only.
+    /// Does what [`SimCrm::step`] does, only for matching steps.
     pub async fn step_where(&self, fits: impl Fn(&Step) -> bool) -> Step {
         self.inner.steps.step(fits).await
     }
@@ -420,7 +420,7 @@ async fn answer(inner: Weak<CrmInner>, mut execs: MessageReceiver<ExecRequest>) 
             Exec::Answer => shell::answer(request, inner.options.client.tls.clone()).await,
         };
         if let Err(error) = inner.client.post(&reply) {
-            tracing::error!(%error, "answer not sent");
+            tracing::error!(%error, "the answer to a command was not sent");
         }
     }
 }

@@ -36,7 +36,7 @@ pub enum Fault {
 /// Rule that makes operations fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultRule {
-    /// On what.
+    /// Kind of the objects.
     pub kind: ObjectKind,
     /// Verb that fails.
     pub verb: Verb,

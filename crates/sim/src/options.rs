@@ -43,7 +43,7 @@ pub enum ClusterUpdate {
     /// Well.
     #[default]
     Works,
-    /// With UPDATE_ERROR.
+    /// Fails with UPDATE_ERROR.
     Fails,
     /// Fails as in the original: with DELETE_ERROR, which no controller
     /// expects.
@@ -57,7 +57,7 @@ pub enum Resync {
     /// Does as the original: reports an error, or nothing for a delete.
     #[default]
     Original,
-    /// Does it again.
+    /// Repeats the work.
     Redo,
 }
 
@@ -70,7 +70,7 @@ pub enum Exec {
     /// command.
     #[default]
     Answer,
-    /// With this error.
+    /// Answers with this error.
     Error(String),
     /// Gives no answer.
     Silent,

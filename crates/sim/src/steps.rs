@@ -21,7 +21,7 @@ pub enum Stage {
 pub struct Step {
     /// Names it.
     pub id: u64,
-    /// On what.
+    /// Kind of the object.
     pub kind: ObjectKind,
     /// Doing what.
     pub verb: Verb,

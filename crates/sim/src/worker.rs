@@ -116,7 +116,7 @@ where
             self.runs.fetch_add(1, Relaxed);
             let work = (self.work)(key.clone(), before);
             if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-                tracing::error!(?key, "worker panicked");
+                tracing::error!(?key, "the work on an object panicked");
             }
             let mut busy = self.busy.lock();
             match busy.get_mut(&key).and_then(Option::take) {

@@ -17,7 +17,7 @@ pub type SharedStore = Arc<dyn Store>;
 /// `Ok`, the change is on disk.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Does a transaction. An error other than `Unavailable`, `Timeout` or
+    /// Performs a transaction. An error other than `Unavailable`, `Timeout` or
     /// `Failed` means that nothing was changed; after one of those three the
     /// change may or may not have been made.
     async fn txn(&self, txn: Txn) -> Result<TxnReply>;

@@ -118,8 +118,8 @@ impl Op {
     }
 }
 
-/// If every compare holds, do `then`, else do `otherwise`; all at one
-/// revision, all or nothing.
+/// Transaction: if every compare holds, do `then`, else do `otherwise`; all at
+/// one revision, all or nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Txn {
     pub compares: Vec<Compare>,

@@ -48,7 +48,7 @@ pub enum KeyRange {
     Key(Bytes),
     /// Every key that starts with these bytes.
     Prefix(Bytes),
-    /// From the first, included, to the second, not included.
+    /// Keys from the first, included, to the second, not included.
     Span(Bytes, Bytes),
     /// Every key there is.
     All,
@@ -138,13 +138,13 @@ pub(crate) fn check_value(value: &[u8]) -> Result<()> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeRequest {
     pub range: KeyRange,
-    /// At most this many items; 0 means all.
+    /// Maximum number of items; 0 means all.
     pub limit: usize,
     /// Revision to read at; `None` means now.
     pub at_revision: Option<Revision>,
     /// Leave the values empty.
     pub keys_only: bool,
-    /// From the last key to the first.
+    /// True to read from the last key to the first.
     pub descending: bool,
 }
 

@@ -245,8 +245,8 @@ impl Containerd {
         let programs = Path::new(&unpacked).join("usr/bin");
         let version = Command::new(programs.join("containerd")).arg("--version").output();
         if !version.is_ok_and(|output| output.status.success()) {
-            // Of a release that goes on: one day it wants a newer C library,
-            // which nobody can install here.
+            // Releases go on: one day containerd 2 needs a newer C library than
+            // the machine has.
             say_skipped("containerd 2", "it does not run here");
             return None;
         }

@@ -18,7 +18,7 @@ use serde::de::{
 use crate::{Error, query, scalar};
 
 /// Number of characters of an unknown name that an error quotes.
-const LONGEST_NAME: usize = 100;
+const MAX_NAME: usize = 100;
 
 /// The message that `body` holds; a body of nothing or of blanks is the zero
 /// message.
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for MessageSeed<'_> {
         while let Some(name) = map.next_key::<Cow<'de, str>>()? {
             let Some(field) = query::field(self.descriptor, &name) else {
                 if self.at.unknown() == Unknown::Refused {
-                    let name: String = name.chars().take(LONGEST_NAME).collect();
+                    let name: String = name.chars().take(MAX_NAME).collect();
                     let reason = format!("is not one of {}", self.descriptor.full_name());
                     return Err(At::Field(&self.at, &name).error(reason));
                 }

@@ -1,4 +1,5 @@
-//! From the parts of a request to the message of the inner call, without I/O.
+//! Conversion of the parts of a request to the message of the inner call,
+//! without I/O.
 
 use bytes::Bytes;
 use http::Method as Verb;

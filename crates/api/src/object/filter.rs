@@ -36,7 +36,7 @@ impl Filter {
         Self::of_encoded(descriptor_of::<M>()?, &example.encode_to_vec())
     }
 
-    /// As [`Filter::of`], from an encoded example of a type.
+    /// Creates a filter like [`Filter::of`], from an encoded example of a type.
     pub fn of_encoded(descriptor: MessageDescriptor, bytes: &[u8]) -> Result<Self, Error> {
         // Bytes that are not a message of the type must not become a filter.
         decode(descriptor.clone(), bytes)?;
@@ -58,8 +58,8 @@ impl Filter {
                 && self.level.matches(&object.encode_to_vec()).unwrap_or(false))
     }
 
-    /// As [`Filter::matches`], for an object kept in its encoded form: the
-    /// cheapest way over many objects.
+    /// Does what [`Filter::matches`] does, for an object in its encoded form:
+    /// the cheapest way over many objects.
     pub fn matches_encoded(&self, bytes: &[u8]) -> Result<bool, Error> {
         self.level.matches(bytes).map_err(|reason| malformed(&self.descriptor, reason))
     }

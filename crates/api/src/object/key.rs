@@ -153,7 +153,8 @@ fn write_key(key: &DynamicMessage, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_char('}')
 }
 
-/// In order of declaration, where descriptors list by number.
+/// Returns the fields in the order of their declaration; descriptors list them
+/// by number.
 fn declared_fields(descriptor: &MessageDescriptor) -> Vec<FieldDescriptor> {
     let declared = descriptor.descriptor_proto().field.iter();
     declared.filter_map(|field| descriptor.get_field_by_name(field.name())).collect()

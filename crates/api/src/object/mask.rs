@@ -95,19 +95,10 @@ impl Mask {
         if self.is_empty() { Err(Error::NothingToUpdate) } else { Ok(()) }
     }
 
-    /// Fails, naming them, when leaves at or below the given paths are masked.
-    pub fn forbid(&self, paths: &[&str]) -> Result<(), Error> {
-        self.refuse(|leaf| is_below(leaf, paths))
-    }
-
     /// Fails, naming them, when other leaves than those at or below the given
     /// paths are masked.
     pub fn allow_only(&self, paths: &[&str]) -> Result<(), Error> {
-        self.refuse(|leaf| !is_below(leaf, paths))
-    }
-
-    fn refuse(&self, bad: impl Fn(&Leaf) -> bool) -> Result<(), Error> {
-        let refused = self.leaves.iter().filter(|leaf| bad(leaf));
+        let refused = self.leaves.iter().filter(|leaf| !is_below(leaf, paths));
         let fields: Vec<String> = refused.map(|leaf| leaf.name.clone()).collect();
         if fields.is_empty() { Ok(()) } else { Err(Error::NotModifiable { fields }) }
     }
@@ -123,7 +114,7 @@ impl Mask {
         Ok(changes)
     }
 
-    /// As [`Mask::apply`], for messages of the mask's own type.
+    /// Does what [`Mask::apply`] does, for messages of the mask's own type.
     pub fn apply_dynamic(&self, target: &mut DynamicMessage, source: &DynamicMessage) -> usize {
         let mut tree = Tree::default();
         for leaf in &self.leaves {

@@ -15,7 +15,7 @@ pub const FIELDS: &[&str] = &[
     "data",
     "docker_reg_pass",
     "docker_registry_secret",
-    // Where secrets go that an app is started with.
+    // Fields that hold secrets of an app.
     "edgeproto.App.command",
     "edgeproto.App.deployment_manifest",
     "edgeproto.ConfigFile.config",

@@ -83,7 +83,7 @@ impl Body for Upload {
 }
 
 /// Guard that counts a request until its answer has gone.
-pub(super) struct Inside {
+pub(super) struct InFlight {
     pub(super) frontend: Arc<Frontend>,
     pub(super) lease: Lease,
     pub(super) _admission: Admission,
@@ -96,14 +96,14 @@ pub(super) struct Download {
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     still: Pin<Box<Sleep>>,
     idle: Duration,
-    inside: Inside,
+    in_flight: InFlight,
 }
 
 impl Download {
-    pub(super) fn new(body: Incoming, inside: Inside) -> Self {
-        let idle = inside.frontend.context.limits.tcp_idle;
-        let cut = Box::pin(inside.lease.0.cut.clone().cancelled_owned());
-        Self { body, cut, still: Box::pin(tokio::time::sleep(idle)), idle, inside }
+    pub(super) fn new(body: Incoming, in_flight: InFlight) -> Self {
+        let idle = in_flight.frontend.context.limits.tcp_idle;
+        let cut = Box::pin(in_flight.lease.0.cut.clone().cancelled_owned());
+        Self { body, cut, still: Box::pin(tokio::time::sleep(idle)), idle, in_flight }
     }
 }
 
@@ -126,7 +126,7 @@ impl Body for Download {
         self.still.as_mut().reset(deadline);
         if let Some(Ok(frame)) = &frame {
             let count = frame.data_ref().map_or(0, Bytes::len) as u64;
-            self.inside.frontend.counters.bytes_out.fetch_add(count, Relaxed);
+            self.in_flight.frontend.counters.bytes_out.fetch_add(count, Relaxed);
         }
         Poll::Ready(frame.map(|result| result.map_err(Into::into)))
     }

@@ -13,7 +13,7 @@ use hyper_util::client::legacy;
 
 use super::{
     Caller, HttpPort,
-    body::{Answer, Download, Inside, Upload},
+    body::{Answer, Download, InFlight, Upload},
     headers,
     routes::Route,
     tunnel,
@@ -94,21 +94,21 @@ async fn pass(
     let (mut response, lease) =
         Attempt { frontend: &frontend, parts: &parts, rest: &rest, upload, grpc }.send().await?;
     *response.version_mut() = Version::HTTP_11;
-    let inside = Inside { frontend, lease, _admission: admission, _busy: busy };
+    let in_flight = InFlight { frontend, lease, _admission: admission, _busy: busy };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let agreed = response.headers().get(header::UPGRADE).cloned();
         let (Some((client, _)), Some(agreed)) = (upgrade, agreed) else {
-            inside.frontend.error();
+            in_flight.frontend.error();
             return Err(Refusal::new(StatusCode::BAD_GATEWAY, "the target changed the protocol"));
         };
         let target = hyper::upgrade::on(&mut response);
         headers::strip_hop(response.headers_mut());
         headers::set_upgrade(response.headers_mut(), agreed);
-        tunnel::start(client, target, inside);
+        tunnel::start(client, target, in_flight);
         return Ok(response.map(|_| Either::Left(Full::default())));
     }
     headers::strip_hop(response.headers_mut());
-    Ok(response.map(|body| Either::Right(Download::new(body, inside))))
+    Ok(response.map(|body| Either::Right(Download::new(body, in_flight))))
 }
 
 /// The service that a request is for, and what it sees of the path.
@@ -219,7 +219,7 @@ impl Attempt<'_> {
             tokio::select! {
                 answer = answer.as_mut() => return answer.map_err(Failure::Client),
                 () = target.cut.cancelled() => return Err(Failure::Withdrawn),
-                // As long as the request itself comes in, the target waits too.
+                // Data of a long upload keeps the target from timing out.
                 () = tokio::time::sleep(self.frontend.context.limits.response) => {
                     let now = self.upload.frames();
                     if now == frames {

@@ -27,7 +27,7 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
-/// Whom a request is for. An error says what is wrong with it.
+/// Returns the host that a request is for, or what is wrong with it.
 pub(super) fn host<B>(request: &Request<B>) -> Result<Option<HeaderValue>, &'static str> {
     if let Some(authority) = request.uri().authority() {
         let text = authority.as_str();

@@ -20,12 +20,12 @@ impl<T> Default for Routes<T> {
 /// Target of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route<'a, T> {
-    /// To a service, which sees the path from `rest` on.
+    /// Route to a service, which sees the path from `rest` on.
     Service {
         service: &'a T,
         rest: usize,
     },
-    /// To a service, were there a slash at the end.
+    /// Path of a service without the slash at its end.
     Bare,
     Nowhere,
 }

@@ -153,7 +153,7 @@ async fn a_target_that_does_not_read_stops_the_client() {
     let mut target = next_client(&listener).await;
     let block = noise(1, 1 << 20);
     let mut sent = 1;
-    // What all buffers on the way hold is a few megabytes.
+    // All buffers on the way together hold a few megabytes.
     let full = async {
         loop {
             sent += client.write(&block).await.unwrap();

@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use super::{Hub, Offer, Peer, leave};
 use crate::{ObjectKey, Reach};
 
-pub(super) type Marks = Vec<(usize, ObjectKey)>;
+pub(super) type MarkedKeys = Vec<(usize, ObjectKey)>;
 
 /// Revisions that may serve once the peer's cloudlets are known.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Hub {
     /// Returns the objects on a cloudlet and its apps. An app that does not
     /// exist is not queued, or its absence would be sent; once it is created,
     /// that is a change.
-    fn on(&self, cloudlet: &str) -> Marks {
+    fn on(&self, cloudlet: &str) -> MarkedKeys {
         let (mut keys, apps) = self.directory.lock().of_cloudlet(cloudlet);
         if let Some((at, source)) = self.apps() {
             keys.extend(apps.into_iter().filter(|app| source.contains(app)).map(|app| (at, app)));
@@ -106,7 +106,7 @@ impl Hub {
 
     /// Returns the changes on the peer's cloudlets since its revisions, and the
     /// types for which they are known; all of them or none.
-    fn changes(&self, peer: &Peer, offer: &Offer) -> Option<(Marks, Vec<usize>)> {
+    fn changes(&self, peer: &Peer, offer: &Offer) -> Option<(MarkedKeys, Vec<usize>)> {
         let cloudlets = peer.cloudlets();
         let (mut keys, mut resumed) = (Vec::new(), Vec::new());
         for (index, source) in self.sources() {

@@ -217,7 +217,7 @@ async fn the_first_sync_sends_every_object_once() {
             controller.instances.put(app_inst(name, "c1", cloud)).unwrap();
         }
     }
-    // Of every second instance the app is missing.
+    // The app of every second instance is missing.
     for name in names.iter().step_by(2) {
         controller.apps.put(app(name)).unwrap();
     }

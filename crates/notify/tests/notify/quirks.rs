@@ -140,7 +140,7 @@ async fn two_clients_of_one_connection_both_get_changes() {
     for peer in &mut peers {
         assert_eq!(peer.object::<App>().await, app("one"));
     }
-    // When one of them goes the other stays.
+    // The other peer stays when one disconnects.
     drop(peers.pop());
     until("one is left", || server.peers().len() == 1).await;
     controller.apps.put(app("two")).unwrap();

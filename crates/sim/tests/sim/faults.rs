@@ -131,8 +131,8 @@ async fn a_crm_that_dies_forgets_remembers_or_does_it_again() {
         assert_eq!(crm.infrastructure().clusters.len(), infrastructure);
         assert_eq!(controller.cluster_state("c"), Some(S::Ready));
 
-        // One that forgets does not know what it made, and removes it all the
-        // same when asked to.
+        // A crm that forgets does not know what it made, and still removes it
+        // on request.
         crm.restart(false).await;
         // This controller takes the end of a stream for a report.
         until("flushed", || controller.cluster_infos.is_empty()).await;

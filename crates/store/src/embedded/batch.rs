@@ -62,7 +62,7 @@ pub(super) struct Batch<'t, 'b> {
     pending: &'b Pending,
     pub(super) fresh: Rows,
     now: Millis,
-    /// Up to where `current` has everything.
+    /// Revision up to which `current` is complete.
     applied: Revision,
     pub(super) revision: Revision,
     pub(super) compacted: Revision,
@@ -99,9 +99,9 @@ impl<'t, 'b> Batch<'t, 'b> {
         })
     }
 
-    /// Does one piece of work. The outer error says that the file failed us
-    /// and the batch is lost; the inner one is the caller's own and means that
-    /// the work changed nothing.
+    /// Performs one request. The outer error means that the file failed and the
+    /// batch is lost; the inner one is that of the caller, and means that
+    /// nothing was changed.
     pub(super) fn perform(&mut self, work: &Work) -> Result<Result<Outcome>> {
         Ok(match work {
             Work::Txn(txn) => match self.check(txn)? {

@@ -132,7 +132,7 @@ struct Watcher {
 pub(super) fn watch(shared: Arc<Shared>, range: KeyRange, from: Option<Revision>) -> Watch {
     let position = shared.feed.position.subscribe();
     let now = *position.borrow();
-    // Nothing was ever changed at the first revision.
+    // The first revision has no changes.
     let next = from.map_or(now.revision + 1, |from| from.max(FIRST_REVISION + 1));
     let watcher = Watcher { shared, range, next, position, ready: VecDeque::new(), ended: false };
     Watch::new(stream::unfold(watcher, |mut watcher| async move {

@@ -188,7 +188,7 @@ fn upgrade(write: &WriteTransaction, found: u64, steps: &[Upgrade]) -> Result<()
 /// State that has to be known at the start.
 pub(super) struct Loaded {
     pub(super) horizon: Horizon,
-    /// Up to where the table of current rows has everything.
+    /// Revision up to which the table of current rows is complete.
     pub(super) applied: Revision,
     /// Rows that came after that.
     pub(super) pending: Rows,

@@ -104,7 +104,7 @@ impl Writer {
     }
 }
 
-/// Does all jobs; says whether there is anything to commit.
+/// Performs all jobs. Returns whether there is anything to commit.
 fn perform(
     mut batch: Batch<'_, '_>,
     jobs: &[Job],

@@ -1,4 +1,4 @@
-//! Between our words and those of etcd.
+//! Conversion between our types and those of etcd.
 
 use bytes::Bytes;
 use etcd_client as api;

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::options::TlsOptions;
 
-/// Interval at which files are looked at, at most.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval of checking files for changes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Tells one content of a file from another; `None` of one that is not there.
 type Stamp = Option<(u64, u64, i64, i64)>;
@@ -43,7 +43,7 @@ impl Files {
     /// A number that is another when the files are others.
     pub(super) fn state(&self) -> u64 {
         let mut seen = self.seen.lock();
-        if !self.paths.is_empty() && seen.at.elapsed() >= INTERVAL {
+        if !self.paths.is_empty() && seen.at.elapsed() >= CHECK_INTERVAL {
             seen.at = Instant::now();
             let now = stamps(&self.paths);
             if std::mem::take(&mut seen.again) || now != seen.stamps {

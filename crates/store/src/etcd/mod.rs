@@ -89,8 +89,8 @@ impl Etcd {
         }
     }
 
-    /// Up to where history is gone. etcd tells only whoever asks for a watch
-    /// from before it.
+    /// Returns the revision up to which history is gone. etcd tells it only to
+    /// a watch that starts before it.
     async fn compacted(&self) -> Result<Revision> {
         let probe = self.inner.namespace.span(&KeyRange::All).key;
         self.open()?

@@ -29,7 +29,7 @@ pub struct EtcdOptions {
 /// Files in PEM form.
 #[derive(Debug, Clone, Default)]
 pub struct TlsOptions {
-    /// Whom to trust; without it no server is trusted.
+    /// CA certificates to trust; without any, no server is trusted.
     pub ca: Option<PathBuf>,
     /// Certificate of this client; needs `key`.
     pub cert: Option<PathBuf>,

@@ -42,7 +42,7 @@ pub(super) enum Repeat {
 
 impl Pool {
     pub(super) fn new(options: EtcdOptions) -> Result<Self> {
-        // What is wrong with the options is said at once.
+        // Invalid options are reported at once.
         options.connect_options()?;
         let endpoint = |url: &String| Endpoint { url: url.clone(), client: Mutex::default() };
         Ok(Self {
@@ -77,7 +77,7 @@ impl Pool {
         if let Some(kept) = kept.as_ref().filter(|kept| kept.made_with == files) {
             return Ok(kept.client.clone());
         }
-        // Nothing of the caller's has been sent yet.
+        // Connecting has sent nothing of the request yet.
         let connecting =
             timeout(self.options.connect_timeout, self.connect(endpoint, kept.is_some()));
         let connected = connecting.await.unwrap_or_else(|_| {
@@ -128,7 +128,7 @@ impl Pool {
         loop {
             let index = self.current();
             let left = deadline.saturating_duration_since(Instant::now());
-            // What cannot be repeated gets all the time there is.
+            // A request that must not be repeated gets all the remaining time.
             let attempt_timeout = if repeat == Repeat::Freely { share.min(left) } else { left };
             let attempt = self.attempt(index, what, attempt_timeout, &mut call).await;
             let failure = match attempt {

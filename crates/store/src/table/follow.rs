@@ -28,14 +28,14 @@ pub(super) struct Progress {
 }
 
 /// State shared by a table and the task that feeds it.
-pub(super) struct Fed<R> {
+pub(super) struct SharedTable<R> {
     pub(super) view: RwLock<View<R>>,
     pub(super) progress: watch::Sender<Progress>,
     pub(super) changes: broadcast::Sender<Change<R>>,
     pub(super) keyed: Keyed<R>,
 }
 
-impl<R: Record> Fed<R> {
+impl<R: Record> SharedTable<R> {
     /// Lists everything. A record that cannot be read is an error here: better
     /// not to start than to start without it.
     pub(super) async fn load(store: &SharedStore) -> Result<Arc<Self>> {
@@ -60,14 +60,22 @@ impl<R: Record> Fed<R> {
             match self.follow_once(&store).await {
                 Ok(()) | Err(Error::Closed) => break,
                 Err(Error::Compacted { oldest }) => {
-                    tracing::info!(kind = R::KIND, oldest, "fell behind, listing again");
+                    tracing::info!(
+                        kind = R::KIND,
+                        oldest,
+                        "the table fell behind and is listed again"
+                    );
                     match self.relist(&store).await {
                         Ok(()) => continue,
                         Err(Error::Closed) => break,
-                        Err(error) => tracing::warn!(kind = R::KIND, %error, "listing failed"),
+                        Err(error) => {
+                            tracing::warn!(kind = R::KIND, %error, "the table could not be listed")
+                        }
                     }
                 }
-                Err(error) => tracing::warn!(kind = R::KIND, %error, "watch failed"),
+                Err(error) => {
+                    tracing::warn!(kind = R::KIND, %error, "the watch of the table failed")
+                }
             }
             pause = if self.revision() > before { MIN_BACKOFF } else { pause };
             tokio::time::sleep(pause).await;
@@ -95,8 +103,8 @@ impl<R: Record> Fed<R> {
             let (first, mut changes, mut end) = (batch.revision, Vec::new(), None);
             let mut seen = first;
             self.apply(batch, &mut changes);
-            // What is there already is taken in before anybody is told: each
-            // of those who wait is woken once, not often.
+            // Takes in all changes that are there before notifying: each
+            // waiting task is woken once, not often.
             while changes.len() < AT_ONCE && seen - first < AT_ONCE as Revision {
                 match watch.next().now_or_never() {
                     Some(Some(Ok(batch))) => {
@@ -147,8 +155,8 @@ impl<R: Record> Fed<R> {
         Ok(())
     }
 
-    /// In one go: whoever has a change and then asks for the revision is told
-    /// one that includes it, and the other way round.
+    /// Publishes changes together with their revision: a reader that sees one
+    /// also sees the other.
     fn announce(&self, changes: Vec<Change<R>>, revision: Revision) {
         self.progress.send_modify(|progress| {
             self.keyed.announce(&changes);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-use self::follow::Fed;
+use self::follow::SharedTable;
 use self::keyed::Registration;
 use self::record::{encode, prefix, storage_key};
 use self::transaction::pause;
@@ -76,7 +76,7 @@ impl<R: Record> Subscription<R> {
 /// All records of one type.
 pub struct Table<R: Record> {
     store: SharedStore,
-    fed: Arc<Fed<R>>,
+    fed: Arc<SharedTable<R>>,
     follower: AbortHandle,
 }
 
@@ -97,7 +97,7 @@ impl<R: Record> Table<R> {
     /// be read, for instance because a newer program wrote it.
     pub async fn open(store: SharedStore) -> Result<Arc<Self>> {
         check_kind(R::KIND)?;
-        let fed = Fed::<R>::load(&store).await?;
+        let fed = SharedTable::<R>::load(&store).await?;
         let follower = tokio::spawn(Arc::clone(&fed).follow(Arc::clone(&store))).abort_handle();
         Ok(Arc::new(Self { store, fed, follower }))
     }
@@ -267,8 +267,8 @@ impl<R: Record> Table<R> {
         }
         let waiting = async {
             while tokio::time::timeout(WATCH_GRACE, self.reached(revision)).await.is_err() {
-                // Not every store tells about revisions that changed nothing
-                // here, so see for ourselves whether anything is missing.
+                // Not every store reports revisions that changed nothing here,
+                // so check whether anything is missing.
                 if self.is_up_to_date().await? {
                     return Ok(());
                 }

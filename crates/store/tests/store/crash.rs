@@ -105,7 +105,7 @@ fn run_and_kill(file: &Path, acknowledged: &mut Acknowledged) {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it had written before it died counts as well.
+    // A line that it wrote before it died counts as well.
     line.clear();
     while output.read_line(&mut line).unwrap() > 0 {
         acknowledged.note(&line);

@@ -144,7 +144,7 @@ async fn broken_disks_lose_nothing_acknowledged() {
                 assert!(matches!(error, Error::Io { .. } | Error::Failed { .. }), "{error:?}");
                 struck += 1;
                 let again = Embedded::open_with_backend(disk.power_cut(seed), options()).await;
-                // What was never finished may be unusable, but says so.
+                // A file that was never finished may be unusable, but says so.
                 let detected =
                     again.as_ref().err().is_none_or(|e| matches!(e, Error::Corrupt { .. }));
                 assert!(detected, "seed {seed}: {again:?}");

@@ -85,7 +85,8 @@ async fn subscribers_receive_changes() {
     let Some(Change::Deleted(gone)) = changes.next().await else { panic!("no delete") };
     assert_eq!(gone.value, App::new("a", "x"));
 
-    // One that does not listen is told to start over, and then goes on.
+    // A subscriber that does not listen is told to start over, and then
+    // continues.
     for _ in 0..1100 {
         let name = App::new("b", "x");
         table.put(name).await.unwrap();
@@ -333,7 +334,7 @@ async fn waiters_for_one_record_receive_its_change() {
     drop(waiting);
     assert!(matches!(other.next().await, Some(Change::Put(stored)) if stored.value.sum == 1));
 
-    // Who sleeps for too long is told so.
+    // A subscriber that sleeps for too long is told so.
     let mut late = table.subscribe_key("a");
     for sum in 0..100 {
         table.put(Total { name: "a".to_owned(), sum }).await.unwrap();

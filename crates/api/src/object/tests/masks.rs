@@ -184,16 +184,14 @@ fn fields_are_neither_copied_nor_stored() {
 }
 
 #[test]
-fn leaves_can_be_forbidden() {
+fn leaves_that_are_not_allowed_are_refused_by_name() {
     let given = mask::<ClusterInst>(&["2", "6", "13", "14"]);
     let rest = given.without(&["2", "6"]);
     assert!(rest.touches("13") && !rest.touches("2") && given.touches("2.2.1"));
     let error = rest.allow_only(&["14"]).unwrap_err();
     assert_eq!(error.to_string(), "specified field(s) num_masters cannot be modified");
-    let error = given.forbid(&["2.2.1", "6"]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "specified field(s) key.cloudlet_key.operator_key.name, crm_override cannot be modified"
-    );
+    let error = given.allow_only(&["13", "14", "2.1"]).unwrap_err();
+    assert!(error.to_string().contains("key.cloudlet_key.operator_key.name"), "{error}");
+    assert!(error.to_string().contains("crm_override"), "{error}");
     assert!(rest.without(&["13"]).allow_only(&["14"]).is_ok());
 }

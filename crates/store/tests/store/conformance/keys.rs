@@ -112,7 +112,7 @@ async fn older_revisions(store: SharedStore) {
     let then = store.range(RangeRequest::key("b").at(old + 1)).await.unwrap();
     assert_eq!(then.items[0].value, "2");
     assert_eq!(store.get("b").await.unwrap().unwrap().value, "3");
-    // What is compacted can be compacted again, what is to come cannot.
+    // A compacted revision can be compacted again, a future one cannot.
     store.compact(old).await.unwrap();
     let error = store.compact(now + 10).await.unwrap_err();
     assert!(matches!(error, Error::FutureRevision { .. }), "{error}");

@@ -148,7 +148,7 @@ async fn a_view_follows_a_server_that_was_put_back_to_an_older_copy() {
     assert_eq!(table.get("kept").unwrap().value.owner, "before");
     assert!(table.revision() < before, "the view goes by the server's history");
     within(20, "word of it", changes.next()).await.unwrap();
-    // What is written from now on is seen at once, at revisions that were there.
+    // New writes are seen at once, at revisions that have existed.
     table.create(App::new("new", "now")).await.unwrap();
     assert!(table.get("new").is_some() && table.revision() < before);
 }

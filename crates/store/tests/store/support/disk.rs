@@ -164,8 +164,8 @@ impl StorageBackend for Disk {
     fn sync_data(&self) -> Result<()> {
         let mut state = self.state.lock();
         if state.strikes(&[Fault::SyncFails]).is_some() {
-            // As some kernels do it: what could not be written is forgotten,
-            // and the next sync knows nothing of it.
+            // Some kernels forget data that could not be written, and the next
+            // sync reports no error.
             let state = &mut *state;
             for change in std::mem::take(&mut state.pending) {
                 if state.random.random_bool(0.5) {
