@@ -26,6 +26,12 @@ pub(crate) const FOLDERS: [&str; 5] = [KUBERNETES, "etcd", "coredns", "container
 const PROGRAMS: [&str; 5] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
 
+/// Program that starts the containers of containerd.
+pub(crate) const SHIM: &str = "containerd-shim-runc-v2";
+
+/// Programs of which installed ones serve a containerd of another version, too.
+const ANY_VERSION: [&str; 2] = [SHIM, "runc"];
+
 /// Source of programs for machines.
 const INSTALLED: [&str; 6] =
     ["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
@@ -63,7 +69,8 @@ impl Artifacts {
                 return Ok(path);
             }
         }
-        let may_be_installed = version.is_empty() || !self.has_folder(folder);
+        let may_be_installed =
+            version.is_empty() || !self.has_folder(folder) || ANY_VERSION.contains(&name);
         if may_be_installed
             && let Some(path) = installed(folder, name)
             && (name != "etcd" || self.is_new_enough(&path))
@@ -140,6 +147,7 @@ pub fn needed(
         ("etcd", &versions.etcd, "etcd"),
         ("coredns", &versions.coredns, "coredns"),
         ("containerd", &versions.containerd, "containerd"),
+        ("containerd", &versions.containerd, SHIM),
         ("cni", &versions.cni, "ptp"),
         ("cni", &versions.cni, "host-local"),
     ];
@@ -208,7 +216,8 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-fn installed(folder: &str, name: &str) -> Option<PathBuf> {
+/// Path of a program of that kind that is installed on this machine.
+pub(crate) fn installed(folder: &str, name: &str) -> Option<PathBuf> {
     let paths: &[&str] = match folder {
         "cni" => &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"],
         _ => &INSTALLED,

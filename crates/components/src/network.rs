@@ -1,5 +1,6 @@
 //! Ways between pods of different machines, and out of the cluster.
 
+pub(crate) mod host_ports;
 mod overlay;
 
 use std::process::Stdio;
@@ -52,6 +53,7 @@ pub(crate) async fn remove(spec: Option<&MemberSpec>) -> (Vec<String>, Vec<Strin
             note(format!("nftables {family} {table}"), gone, &mut removed, &mut left);
         }
     }
+    host_ports::remove(&mut removed, &mut left).await;
     for route in routes().await.unwrap_or_default() {
         let gone = run("ip", &["route", "delete", &route, "proto", PROTOCOL], None).await;
         note(format!("route to {route}"), gone, &mut removed, &mut left);

@@ -9,8 +9,10 @@ use serde_json::json;
 
 use super::Component;
 use crate::{
-    Error, Result,
+    Result,
+    artifact::SHIM,
     member::{File, Member},
+    network::host_ports,
     probe::Probe,
 };
 
@@ -21,6 +23,8 @@ pub(crate) const PAUSE_IMAGE: &str = "selvage.local/pause:1";
 
 pub(super) fn component(member: &Member<'_>) -> Result<Component> {
     let version = member.versions().containerd;
+    // containerd finds it beside itself, or in its PATH.
+    member.artifacts.find(NAME, &version, SHIM)?;
     Ok(Component {
         name: NAME,
         program: member.artifacts.find(NAME, &version, NAME)?,
@@ -43,7 +47,7 @@ fn plugins(member: &Member<'_>) -> Result<PathBuf> {
 fn files(member: &Member<'_>) -> Result<Vec<File>> {
     Ok(vec![
         File::new("config.toml", config(member)?),
-        File::json("10-pods.conflist", &pods(member)),
+        File::json("10-pods.conflist", &pods(member)?),
     ])
 }
 
@@ -54,14 +58,7 @@ fn quoted(path: &Path) -> String {
 
 fn config(member: &Member<'_>) -> Result<String> {
     let paths = member.paths;
-    let runc =
-        member.artifacts.find(NAME, &member.versions().containerd, "runc").or_else(|error| {
-            match error {
-                // A folder with containerd alone: the machine's own will do.
-                Error::Missing { .. } => member.artifacts.find(NAME, "", "runc"),
-                other => Err(other),
-            }
-        })?;
+    let runc = member.artifacts.find(NAME, &member.versions().containerd, "runc")?;
     let root = quoted(&paths.data(NAME));
     let state = quoted(&paths.run.join("state"));
     let socket = quoted(&paths.containerd_socket());
@@ -102,21 +99,20 @@ ShimCgroup = "{shims}"
 /// beside each other would go past the rules that lead to services, unless the
 /// kernel shows bridged packets to them, which not every one can. What leaves
 /// the cluster is given the machine's address by rules of our own.
-fn pods(member: &Member<'_>) -> serde_json::Value {
-    json!({
-        "cniVersion": "0.4.0",
-        "name": "pods",
-        "plugins": [{
-            "type": "ptp",
-            "ipMasq": false,
-            "ipam": {
-                "type": "host-local",
-                "dataDir": member.paths.data("cni"),
-                "ranges": [[{ "subnet": member.network().node_pod_cidr }]],
-                "routes": [{ "dst": "0.0.0.0/0" }],
-            },
-        }],
-    })
+fn pods(member: &Member<'_>) -> Result<serde_json::Value> {
+    let link = json!({
+        "type": "ptp",
+        "ipMasq": false,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": member.paths.data("cni"),
+            "ranges": [[{ "subnet": member.network().node_pod_cidr }]],
+            "routes": [{ "dst": "0.0.0.0/0" }],
+        },
+    });
+    let plugins: Vec<_> =
+        std::iter::once(link).chain(host_ports::plugin(&plugins(member)?)).collect();
+    Ok(json!({ "cniVersion": "0.4.0", "name": host_ports::NETWORK, "plugins": plugins }))
 }
 
 /// Returns whether this machine lets us have processes that the kernel kills last.
