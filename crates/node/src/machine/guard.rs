@@ -9,10 +9,14 @@
 
 use std::{
     collections::{HashSet, VecDeque},
+    ffi::OsString,
     fs::{self, File},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd},
-        unix::fs::{FileExt, MetadataExt},
+        unix::{
+            ffi::OsStringExt,
+            fs::{FileExt, MetadataExt},
+        },
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -20,9 +24,12 @@ use std::{
 
 use rustix::fs::{FsWord, Stat, fstat, fstatfs};
 
-/// Files and folders that are looked at below what is protected. Keys and
-/// stores are few; folders with more are protected by path.
-const MOST_IDS: usize = 4096;
+use super::mounts::unescape;
+
+/// Maximum number of files and folders in protected folders that are recognised
+/// by their ids. Keys and stores are few; folders with more are protected by
+/// path.
+const MAX_IDS: usize = 4096;
 
 /// Bytes at the beginning of a file in which a private key is looked for.
 const SCANNED: usize = 1 << 20;
@@ -33,6 +40,9 @@ const KEY_MARKS: [&[u8]; 3] = [b"PRIVATE KEY-----", b"PRIVATE KEY BLOCK-----", b
 
 /// File system of the kernel's view of processes.
 const PROC: FsWord = 0x9fa0;
+
+/// Devices and files that memory is moved to.
+const SWAPS: &str = "/proc/swaps";
 
 /// Kernel memory.
 const KERNEL_MEMORY: [&str; 2] = ["kcore", "vmcore"];
@@ -47,28 +57,38 @@ impl Guard {
     }
 
     /// The protected files as they are now.
-    pub(super) fn seal(&self) -> Seal {
+    pub(super) fn protected(&self) -> ProtectedFiles {
         let paths: Vec<PathBuf> = self
             .0
             .iter()
-            .map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
+            .cloned()
+            .chain(swaps(&fs::read(SWAPS).unwrap_or_default()))
+            .map(|path| path.canonicalize().unwrap_or(path))
             .collect();
         let ids = inodes(&paths);
-        Seal { paths, ids }
+        ProtectedFiles { paths, ids }
     }
+}
+
+/// Devices and files of the kernel's table of swap space.
+fn swaps(table: &[u8]) -> Vec<PathBuf> {
+    let rows = table.split(|byte| *byte == b'\n').skip(1);
+    let names = rows.map(|row| row.split(u8::is_ascii_whitespace).next().unwrap_or_default());
+    let names = names.filter(|name| name.starts_with(b"/"));
+    names.map(|name| OsString::from_vec(unescape(name)).into()).collect()
 }
 
 /// Devices and inodes of these paths and of what is below them, nearest first.
 fn inodes(paths: &[PathBuf]) -> HashSet<(u64, u64)> {
     let mut ids = HashSet::new();
     let mut waiting: VecDeque<PathBuf> = paths.iter().cloned().collect();
-    while let Some(path) = waiting.pop_front().filter(|_| ids.len() < MOST_IDS) {
+    while let Some(path) = waiting.pop_front().filter(|_| ids.len() < MAX_IDS) {
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         ids.insert((metadata.dev(), metadata.ino()));
         if metadata.is_dir()
             && let Ok(entries) = fs::read_dir(&path)
         {
-            let left = MOST_IDS.saturating_sub(ids.len());
+            let left = MAX_IDS.saturating_sub(ids.len());
             waiting.extend(entries.filter_map(Result::ok).take(left).map(|entry| entry.path()));
         }
     }
@@ -77,12 +97,12 @@ fn inodes(paths: &[PathBuf]) -> HashSet<(u64, u64)> {
 
 /// The protected files at one moment.
 #[derive(Debug, Default)]
-pub(super) struct Seal {
+pub(super) struct ProtectedFiles {
     paths: Vec<PathBuf>,
     ids: HashSet<(u64, u64)>,
 }
 
-impl Seal {
+impl ProtectedFiles {
     /// Returns whether a file or folder with this state is protected.
     pub(super) fn covers(&self, stat: &Stat) -> bool {
         self.ids.contains(&(stat.st_dev, stat.st_ino))
@@ -93,8 +113,8 @@ impl Seal {
         if fstat(fd).is_ok_and(|stat| self.covers(&stat)) {
             return true;
         }
-        // Where it is now, with all links followed. What cannot be told is
-        // not shown.
+        // Checks the present path, with all links followed. A file whose path
+        // is not known is not shown.
         path_of(fd).is_none_or(|path| self.covers_path(&path))
     }
 

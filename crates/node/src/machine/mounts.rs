@@ -151,7 +151,7 @@ fn parse(table: &[u8]) -> Vec<(String, PathBuf)> {
 }
 
 /// Blanks and the like stand there as `\040`.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, after @ ..] = rest {

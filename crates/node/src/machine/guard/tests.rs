@@ -98,7 +98,7 @@ fn what_is_protected_is_refused_by_every_name() {
         "open/absolute/joined/node.pem",
         "open/absolute/containers/c1/log",
         "open/twice",
-        // Whether it is there is nobody's business.
+        // Callers do not learn whether it exists.
         "data/pki/none",
         "data/none/none",
         "open/relative/none",
@@ -206,4 +206,17 @@ fn memory_and_environment_of_processes_are_refused() {
     assert_eq!(lab.read(Path::new("/proc/self/environ")), Err(Code::PermissionDenied));
     assert!(lab.read(Path::new("/proc/kcore")).is_err(), "kernel memory");
     assert!(lab.read(Path::new("/proc/meminfo")).is_ok());
+}
+
+/// What was in memory is on a swap file.
+#[test]
+fn swap_space_is_known_by_the_kernels_table() {
+    let table = b"Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+        /dev/vda2                               partition\t1\t0\t-2\n\
+        /var/a\\040swap\t\t\tfile\t\t1\t0\t-3\n\
+        /old\\040(deleted)\t\t\tfile\t\t1\t0\t-4\n";
+    let found = swaps(table);
+    let expected = ["/dev/vda2", "/var/a swap", "/old (deleted)"].map(PathBuf::from);
+    assert_eq!(found, expected);
+    assert_eq!(swaps(b""), Vec::<PathBuf>::new());
 }
