@@ -40,29 +40,50 @@ const MOST_VIEWS: usize = 256;
 const AGE: &str = "x-data-age-ms";
 const STALE: &str = "x-data-stale";
 
-/// An answer made of these sections, with the age of the oldest. Sections that are not
-/// there at all are no reason to refuse; nothing known yet is, and so is one without
-/// which the answer would be about something else.
-pub(crate) fn aged<T>(
+/// Sources of a section that is there.
+fn fed(all: &[SourceState], section: Section) -> Vec<&SourceState> {
+    all.iter().filter(|state| state.section == section && !state.absent).collect()
+}
+
+/// Refuses while a section has not answered since the start: for as long as it may still
+/// be on its way, and of those that are decisive, without which the answer would be about
+/// something else, until it answers.
+pub(crate) fn arrived(
     board: &Board,
     sections: &[Section],
     decisive: &[Section],
+) -> Result<(), Status> {
+    let all = board.sources();
+    for section in sections.iter().chain(decisive) {
+        let fed = fed(&all, *section);
+        if fed.is_empty() || told(&fed).is_some() {
+            continue;
+        }
+        let is_under_way = fed.iter().any(|state| !state.failing());
+        if is_under_way || decisive.contains(section) {
+            let name = section.name();
+            let text = format!("the source of {name} has not answered yet: try again in a moment");
+            return Err(Status::unavailable(text));
+        }
+    }
+    Ok(())
+}
+
+/// An answer made of these sections, with the age of the oldest. Sections that are not
+/// there at all are no reason to refuse; nothing known yet is.
+pub(crate) fn aged<T>(
+    board: &Board,
+    sections: &[Section],
     message: T,
 ) -> Result<Response<T>, Status> {
     let all = board.sources();
     let mut known: Vec<&SourceState> = Vec::new();
     let (mut pending, mut late) = (false, false);
     for section in sections {
-        let fed: Vec<&SourceState> =
-            all.iter().filter(|state| state.section == *section && !state.absent).collect();
+        let fed = fed(&all, *section);
         if let Some(state) = told(&fed) {
             known.push(state);
         } else if !fed.is_empty() {
-            if decisive.contains(section) {
-                let name = section.name();
-                let text = format!("the source of {name} has not answered yet: try again later");
-                return Err(Status::unavailable(text));
-            }
             pending = true;
             late |= fed.iter().all(|state| state.stale);
         }
@@ -184,7 +205,7 @@ impl DashboardService for Dashboards {
             let there = sources.iter().filter(|state| !state.absent);
             overview.sources = there.map(snapshot::to_source).collect();
         }
-        aged(&self.0.board, ALL, &[], overview)
+        aged(&self.0.board, ALL, overview)
     }
 
     type WatchOverviewStream = Updates;

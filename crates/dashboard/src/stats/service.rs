@@ -15,7 +15,7 @@ use crate::{
     board::Board,
     facts::Section,
     radar,
-    service::{ALL, aged},
+    service::{ALL, aged, arrived},
 };
 
 pub(crate) struct Stats {
@@ -35,6 +35,16 @@ impl Stats {
     pub(crate) fn service(board: Arc<Board>) -> StatsServiceServer<Self> {
         StatsServiceServer::new(Self { board })
     }
+
+    fn answer<T>(
+        &self,
+        sections: &[Section],
+        decisive: &[Section],
+        message: T,
+    ) -> Result<Response<T>, Status> {
+        arrived(&self.board, sections, decisive)?;
+        aged(&self.board, sections, message)
+    }
 }
 
 #[tonic::async_trait]
@@ -47,7 +57,7 @@ impl StatsService for Stats {
         // Without Ceph the status goes by all problems, wherever they are found.
         let sections = if snapshot.facts.storage.is_some() { STORAGE } else { ALL };
         let stats = Some(cluster_stats(&snapshot));
-        aged(&self.board, sections, STORAGE, GetClusterStatsResponse { stats })
+        self.answer(sections, STORAGE, GetClusterStatsResponse { stats })
     }
 
     async fn get_cluster_resources(
@@ -55,7 +65,7 @@ impl StatsService for Stats {
         _: Request<GetClusterResourcesRequest>,
     ) -> Result<Response<GetClusterResourcesResponse>, Status> {
         let (resources, deployments) = resources(&self.board.snapshot().facts);
-        aged(&self.board, RESOURCES, &[], GetClusterResourcesResponse { resources, deployments })
+        self.answer(RESOURCES, &[], GetClusterResourcesResponse { resources, deployments })
     }
 
     async fn get_cluster_nodes(
@@ -64,7 +74,7 @@ impl StatsService for Stats {
     ) -> Result<Response<GetClusterNodesResponse>, Status> {
         let now = self.board.clock().now();
         let nodes = nodes(&self.board.snapshot().facts, now, self.board.thresholds());
-        aged(&self.board, NODES, KUBERNETES, GetClusterNodesResponse { nodes })
+        self.answer(NODES, KUBERNETES, GetClusterNodesResponse { nodes })
     }
 
     async fn get_cluster_radar(
@@ -73,6 +83,6 @@ impl StatsService for Stats {
     ) -> Result<Response<GetClusterRadarResponse>, Status> {
         let radar = Some(radar::radar(&self.board.snapshot().overview.radar));
         // Health and stability go by all problems.
-        aged(&self.board, ALL, BOTH, GetClusterRadarResponse { radar })
+        self.answer(ALL, BOTH, GetClusterRadarResponse { radar })
     }
 }

@@ -21,7 +21,7 @@ use selvage_dashboard::{
 };
 use tonic::Code;
 
-use super::lab::{Lab, STALE, noon, object};
+use super::lab::{Lab, SOURCE, STALE, noon, object};
 
 fn machine(name: &str, seen: i64) -> Machine {
     Machine {
@@ -311,6 +311,23 @@ async fn an_answer_is_as_old_as_what_its_status_goes_by() {
     lab.tell(Data::Cloudlets(vec![cloudlet("c1", CloudletState::Ready)].into()));
     let reply = lab.stats().get_cluster_radar(GetClusterRadarRequest {}).await.unwrap();
     assert_eq!(stale(reply.metadata()), old, "backups decide the reliability");
+}
+
+#[tokio::test]
+async fn the_first_answer_is_whole() {
+    let lab = Lab::new().await;
+    lab.dashboard.board().expect(SOURCE, Section::Volumes, STALE);
+    lab.tell(Data::Cloudlets(vec![cloudlet("c1", CloudletState::Ready)].into()));
+    let early = lab.stats().get_cluster_stats(GetClusterStatsRequest {}).await.unwrap_err();
+    assert_eq!(early.code(), Code::Unavailable);
+    assert!(early.message().contains("volumes"), "{}", early.message());
+    // One that never answers holds up nobody for long, and is told by the age.
+    lab.wait(STALE * 2);
+    let reply = lab.stats().get_cluster_stats(GetClusterStatsRequest {}).await.unwrap();
+    assert_eq!(reply.metadata().get("x-data-stale").unwrap(), "true");
+    lab.tell(Data::Cloudlets(vec![cloudlet("c1", CloudletState::Ready)].into()));
+    let reply = lab.stats().get_cluster_stats(GetClusterStatsRequest {}).await.unwrap();
+    assert_eq!(reply.metadata().get("x-data-stale").unwrap(), "true", "volumes are missing");
 }
 
 #[tokio::test]
