@@ -9,6 +9,7 @@ Prints `ok` as its last line when everything answered as it should.
 import http.client
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -102,7 +103,19 @@ class Replay:
         version = api.GetVersionInformation(pb.GetVersionMsg(), timeout=60)
         told = version.version_information
         assert version.ok and told.git_version and told.platform and told.go_version, version
+        self.source(told)
         self.missing("c1")
+
+    def source(self, told):
+        """The program says of what it was built, as far as git knows."""
+        root = pathlib.Path(__file__).parents[2]
+        git = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=root, capture_output=True, text=True)
+        if git.returncode != 0 or pathlib.Path(git.stdout.strip()).resolve() != root.resolve():
+            assert told.git_tree_state in ("unknown", "archive"), told
+            return
+        assert re.fullmatch("[0-9a-f]{40}", told.git_commit), told
+        assert told.git_tree_state in ("clean", "dirty"), told
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", told.build_date), told
 
     def missing(self, name):
         """All that names a cluster which is not there."""
