@@ -85,8 +85,8 @@ pub fn method(path: &str) -> Option<&'static Method> {
 /// are not contracts of ours.
 pub fn part_of(package: &str) -> Option<&'static str> {
     Some(match package {
-        "edgeproto" | "selvage.flavors" | "selvage.operations" | "selvage.metrics"
-        | "selvage.matching" | "selvage.revisions" | "selvage.shell" => "controller",
+        "edgeproto" | "selvage.flavors" | "selvage.metrics" | "selvage.matching"
+        | "selvage.revisions" | "selvage.shell" => "controller",
         "distributed_match_engine" => "dme",
         "cnct.kaas.api" | "selvage.clusters" => "kaas",
         "proto" | "selvage.volumes" => "lvmd",
@@ -94,7 +94,7 @@ pub fn part_of(package: &str) -> Option<&'static str> {
         | "selvage.kubernetes" => "node",
         "services.auth" | "selvage.identity" | "selvage.pki" => "auth",
         "stats" | "selvage.dashboard" => "dashboard",
-        "selvage.system" => "system",
+        "selvage.operations" | "selvage.system" => "system",
         _ => return None,
     })
 }

@@ -43,6 +43,7 @@ impl OpenPart for Opened {
     fn mount(&mut self, mount: &mut Mount) {
         self.controller.add_to(mount.services());
         self.controller.watch(mount.metrics());
+        mount.operations(&self.controller.controller().engine);
         mount.web_socket(WEB_SOCKET, self.controller.controller().shell_page());
     }
 

@@ -56,6 +56,9 @@ impl OpenPart for Opened {
     fn mount(&mut self, mount: &mut Mount) {
         self.lvmd.add_to(mount.services());
         self.lvmd.register(mount.metrics());
+        if let Some(engine) = self.lvmd.engine() {
+            mount.operations(engine);
+        }
         if self.decides_readiness {
             mount.ready(self.lvmd.readiness());
         }

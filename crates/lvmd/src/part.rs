@@ -7,6 +7,7 @@ use selvage_kit::{
     tasks::Tasks,
     telemetry::Metrics,
 };
+use selvage_work::Engine;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -71,6 +72,11 @@ impl Lvmd {
         services.add(VgApi::service(self.volumes.clone(), self.stop.clone()));
         services.add(VolumesApi::service(self.volumes.clone()));
         services.add(BackupsApi::service(self.backups.clone(), self.stop.clone()));
+    }
+
+    /// Returns the engine of the operations on backups, if these are configured.
+    pub fn engine(&self) -> Option<&Engine> {
+        self.backups.as_ref().map(Backups::engine)
     }
 
     /// Registers its metrics.

@@ -9,6 +9,7 @@ use selvage_kit::{
     tasks::Tasks,
     telemetry::Metrics,
 };
+use selvage_work::{Engine, OperationsApi};
 use tokio::sync::watch;
 
 /// A unix socket that is bound and not yet served.
@@ -31,6 +32,7 @@ pub struct Mount {
     web_sockets: Vec<(&'static str, WebSocketPage)>,
     ready: Vec<Readiness>,
     relay: Option<Arc<dyn Relay>>,
+    engines: Vec<Engine>,
     tasks: Tasks,
 }
 
@@ -46,6 +48,7 @@ impl Mount {
             web_sockets: Vec::new(),
             ready: Vec::new(),
             relay: None,
+            engines: Vec::new(),
             tasks,
         }
     }
@@ -97,12 +100,19 @@ impl Mount {
         self.relay = Some(relay);
     }
 
+    /// Shows the operations of an engine in the OperationService of the
+    /// process.
+    pub fn operations(&mut self, engine: &Engine) {
+        self.engines.push(engine.clone());
+    }
+
     /// Makes a server of all that was added.
     pub async fn server(
-        self,
+        mut self,
         limits: Limits,
         origins: Vec<String>,
     ) -> Result<Server, serve::Error> {
+        self.services.add(OperationsApi::new(self.engines).service());
         let mut server = Server::new(self.services, self.metrics, limits).await?;
         for (path, page) in self.metrics_pages {
             server = server.metrics_page(path, page);
@@ -175,7 +185,7 @@ mod tests {
         store.send(Err("store: away".into())).unwrap();
         let away = ready.wait_for(Result::is_err).await.unwrap().clone();
         assert_eq!(away, Err("store: away".to_owned()));
-        // One that has ended well does not hold the others.
+        // A part that ended well does not hold up the others.
         drop(dme);
         store.send(Ok(())).unwrap();
         ready.wait_for(Result::is_ok).await.unwrap();

@@ -1,4 +1,4 @@
-//! `selvage.operations.OperationService` on an engine.
+//! `selvage.operations.OperationService` on the engines of a process.
 //!
 //! Access: whoever started an operation may see it, members of the organisation
 //! that owns its object, admins and viewers. The same without the viewers may
@@ -8,7 +8,7 @@ use futures::stream::{BoxStream, StreamExt, TryStreamExt};
 use selvage_api::selvage::operations::{
     CancelOperationRequest, CancelOperationResponse, FollowOperationRequest, ListOperationsRequest,
     ListOperationsResponse, Operation, OperationEvent, State,
-    operation_service_server::OperationService,
+    operation_service_server::{OperationService, OperationServiceServer},
 };
 use selvage_kit::identity::{Identity, Role};
 use tonic::{Request, Response, Status};
@@ -17,29 +17,54 @@ use crate::{Engine, Error, Event, Handle};
 
 /// Serves the contract.
 #[derive(Debug, Clone)]
-pub struct OperationsApi(Engine);
+pub struct OperationsApi(Vec<Engine>);
 
 impl OperationsApi {
-    /// Serves the operations of an engine.
-    pub fn new(engine: Engine) -> Self {
-        Self(engine)
+    /// Serves the operations of these engines. A part with a store of its own
+    /// has its own engine.
+    pub fn new(engines: impl IntoIterator<Item = Engine>) -> Self {
+        Self(engines.into_iter().collect())
     }
 
-    /// A handle on an operation that the caller may see.
+    /// Returns the service to mount.
+    pub fn service(self) -> OperationServiceServer<Self> {
+        OperationServiceServer::new(self)
+    }
+
+    /// Returns a handle on an operation that the caller may see.
     async fn visible(&self, caller: &Identity, id: &str) -> Result<Handle, Status> {
         if id.is_empty() {
             return Err(Status::invalid_argument("id: must not be empty"));
         }
-        let handle = self.0.attach_stored(id).await?;
+        let handle = self.find(id).await?;
         if may_see(caller, &handle.operation()) {
             Ok(handle)
         } else {
             Err(Error::NotFound { id: id.to_owned() }.into())
         }
     }
+
+    /// Returns a handle on an operation of any of the engines.
+    async fn find(&self, id: &str) -> Result<Handle, Error> {
+        for engine in &self.0 {
+            match engine.attach_stored(id).await {
+                Err(Error::NotFound { .. }) => {}
+                found => return found,
+            }
+        }
+        Err(Error::NotFound { id: id.to_owned() })
+    }
+
+    /// Returns the operations of all engines, the newest first.
+    fn list(&self) -> Vec<Operation> {
+        let mut all: Vec<Operation> = self.0.iter().flat_map(Engine::list).collect();
+        // Ids begin with the time of the start.
+        all.sort_by(|a, b| b.id.cmp(&a.id));
+        all
+    }
 }
 
-/// Whoever the listener did not vouch for is nobody.
+/// Returns the caller that the listener authenticated, or nobody.
 fn caller<T>(request: &Request<T>) -> Identity {
     request.extensions().get().cloned().unwrap_or_else(Identity::anonymous)
 }
@@ -72,7 +97,7 @@ impl OperationService for OperationsApi {
     ) -> Result<Response<ListOperationsResponse>, Status> {
         let caller = caller(&request);
         let request = request.into_inner();
-        let mut operations = self.0.list();
+        let mut operations = self.list();
         operations.retain(|operation| fits(&request, operation) && may_see(&caller, operation));
         Ok(Response::new(ListOperationsResponse { operations }))
     }

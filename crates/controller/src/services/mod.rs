@@ -12,7 +12,6 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use selvage_api::edgeproto as wire;
 use selvage_api::selvage::metrics::metrics_service_server::MetricsServiceServer;
-use selvage_api::selvage::operations::operation_service_server::OperationServiceServer;
 use selvage_api::selvage::shell::shell_service_server::ShellServiceServer;
 use selvage_kit::identity::Identity;
 use selvage_kit::serve::Services;
@@ -74,7 +73,8 @@ pub(crate) fn confirmed<T>(mut response: Response<T>, mode: Mode) -> Response<T>
 }
 
 impl Controller {
-    /// Mounts every service of the controller.
+    /// Mounts every service of the controller but that of operations, which is
+    /// the process's.
     pub fn add_to(self: &Arc<Self>, services: &mut Services) {
         let api = Api { controller: Arc::clone(self) };
         macro_rules! add {
@@ -102,8 +102,6 @@ impl Controller {
         }
         services.add(MetricsServiceServer::new(api.clone()));
         services.add(ShellServiceServer::new(api));
-        let operations = selvage_work::OperationsApi::new(self.engine.clone());
-        services.add(OperationServiceServer::new(operations));
         services.add(self.notify().service());
     }
 }

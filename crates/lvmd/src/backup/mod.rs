@@ -142,6 +142,11 @@ impl Backups {
         }
     }
 
+    /// Returns the engine of its operations.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// Works until told to stop.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let schedules = self.clone().run_schedules(stop.clone());

@@ -36,7 +36,7 @@ async fn what_is_not_theirs_callers_do_not_see_or_only_see() {
     let process = Process::start(&store, "one", &shop).await;
     let handle = process.engine.start::<Make>(order("lamp"), "alice").await.unwrap();
     shop.begun("run create", 1).await;
-    let api = OperationsApi::new(process.engine.clone());
+    let api = OperationsApi::new([process.engine.clone()]);
     let all = ListOperationsRequest::default;
     let cancel = || CancelOperationRequest { id: handle.id().into() };
 
@@ -67,7 +67,7 @@ async fn what_is_not_theirs_callers_do_not_see_or_only_see() {
 async fn a_caller_who_may_cancel_learns_the_outcome() {
     let (store, shop) = (memory().await, Shop::holding("create"));
     let process = Process::start(&store, "one", &shop).await;
-    let api = OperationsApi::new(process.engine.clone());
+    let api = OperationsApi::new([process.engine.clone()]);
     let owners = [
         user("alice", Role::Developer, "elsewhere"),
         user("bob", Role::Developer, "acme"),
@@ -97,7 +97,7 @@ async fn a_caller_who_may_cancel_learns_the_outcome() {
 async fn lists_are_filtered_and_newest_first() {
     let (store, shop) = (memory().await, Shop::new());
     let process = Process::start(&store, "one", &shop).await;
-    let api = OperationsApi::new(process.engine.clone());
+    let api = OperationsApi::new([process.engine.clone()]);
     let ended = process.engine.start::<Make>(order("a"), "alice").await.unwrap();
     soon("the end", ended.ended()).await.unwrap();
     shop.hold.send_replace("create");
@@ -116,4 +116,25 @@ async fn lists_are_filtered_and_newest_first() {
         let request = from(&alice, FollowOperationRequest { id: id.into() });
         assert_eq!(api.follow_operation(request).await.err().unwrap().code(), code);
     }
+}
+
+#[tokio::test]
+async fn operations_of_all_engines_are_shown_and_found() {
+    let (first, second) = (Shop::new(), Shop::holding("create"));
+    let (one, two) = (memory().await, memory().await);
+    let one = Process::start(&one, "one", &first).await;
+    let two = Process::start(&two, "two", &second).await;
+    let ended = one.engine.start::<Make>(order("a"), "alice").await.unwrap();
+    soon("the end", ended.ended()).await.unwrap();
+    let running = two.engine.start::<Make>(order("b"), "alice").await.unwrap();
+    second.begun("run create", 1).await;
+    let api = OperationsApi::new([one.engine.clone(), two.engine.clone()]);
+    let alice = user("alice", Role::Developer, "");
+    let mut seen = keys(&api, &alice, ListOperationsRequest::default()).await;
+    seen.sort();
+    assert_eq!(seen, ["a", "b"]);
+    let id = running.id().to_owned();
+    let cancelled = api.cancel_operation(from(&alice, CancelOperationRequest { id })).await;
+    assert!(cancelled.unwrap().into_inner().operation.unwrap().cancelling);
+    soon("the end", running.ended()).await.unwrap_err();
 }

@@ -264,6 +264,11 @@ impl Probe for Clusters {
     }
 }
 
+/// Operations of lvmd. Their progress is in their jobs, so that a long step is
+/// no sign that one is stuck.
+const BACKUP_JOBS: [&str; 4] =
+    ["BackUpVolume", "RestoreVolume", "VerifyRepository", "PruneRepository"];
+
 pub(super) struct Operations {
     client: OperationServiceClient<Channel>,
     every: Duration,
@@ -301,7 +306,8 @@ impl Probe for Operations {
             step: operation.step,
             updated: time(operation.updated_at),
         };
-        let found: Vec<Operation> = listed.into_iter().map(describe).collect();
+        let own = listed.into_iter().filter(|one| !BACKUP_JOBS.contains(&one.kind.as_str()));
+        let found: Vec<Operation> = own.map(describe).collect();
         Ok(Data::Operations(found.into()))
     }
 }
