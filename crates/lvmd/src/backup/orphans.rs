@@ -114,7 +114,7 @@ impl Backups {
         for good in self.shared.last_good.list() {
             let good = &good.value;
             let group = groups.get(&good.group);
-            if !group.is_some_and(|group| !group.volumes.contains_key(&good.volume)) {
+            if group.is_none_or(|group| group.volumes.contains_key(&good.volume)) {
                 continue;
             }
             if let Err(error) = self.shared.forget_last_good(good).await {

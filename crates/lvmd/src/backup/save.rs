@@ -137,7 +137,7 @@ impl Shared {
                 false => Box::pin(self.save(job, &repository, live)).await,
             }
         });
-        let (summary, since_full) = stored.await?;
+        let (summary, since_full) = Box::pin(stored).await?;
         let parent = Parent {
             group: job.group.clone(),
             volume: job.volume.clone(),

@@ -420,8 +420,8 @@ async fn how_full_a_pool_is_is_known() {
     let is_seen = |capacity: &Arc<selvage_lvmd::Capacity>| {
         let thin = capacity.classes.iter().find(|class| class.name == "thin").unwrap();
         let pool = thin.pool.unwrap();
-        let used = pool.used.unwrap_or_default();
-        used >= 128 * MIB && used < 256 * MIB && pool.metadata_used.is_some_and(|used| used > 0)
+        let is_half = pool.used.is_some_and(|used| (128 * MIB..256 * MIB).contains(&used));
+        is_half && pool.metadata_used.is_some_and(|used| used > 0)
     };
     notices.wait(is_seen).await;
     site.volumes.remove("thin", "data").await.unwrap();
