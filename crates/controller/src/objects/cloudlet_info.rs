@@ -87,11 +87,24 @@ impl ControllerState {
         info.notify_id = stream.id;
         info.controller = self.settings.controller_id();
         let key = info.key_text();
-        // First the entry, then the speaker: whoever sees this connection among
-        // the speakers sees that it has spoken, too.
-        self.memory.own_infos.lock().insert(key.clone(), info.clone());
-        self.note_speaker(&key, stream);
-        self.write_info(info).await
+        {
+            // Whoever sees this connection among the speakers sees that it has
+            // spoken, too.
+            let mut own = self.memory.own_infos.lock();
+            if self.has_successor(&key, stream.id) {
+                tracing::debug!(cloudlet = key, "a late report of a replaced connection");
+                return Ok(());
+            }
+            own.insert(key.clone(), info.clone());
+            self.note_speaker(&key, stream);
+        }
+        self.write_info(&key, &info).await
+    }
+
+    /// Returns whether a newer connection speaks for the cloudlet.
+    fn has_successor(&self, key: &str, notify_id: i64) -> bool {
+        let speakers = self.memory.speakers.lock();
+        speakers.get(key).is_some_and(|of_key| of_key.keys().any(|id| *id > notify_id))
     }
 
     fn note_speaker(&self, key: &str, stream: &Stream) {
@@ -165,9 +178,22 @@ impl ControllerState {
         Ok(())
     }
 
-    async fn write_info(&self, info: wire::CloudletInfo) -> Result<()> {
-        let revision = self.tables.cloudlet_infos.put_with_lease(Row(info), self.lease()).await?;
-        self.settle::<wire::CloudletInfo>(Mode::Real, revision).await
+    /// Writes what an agent reported, unless another connection has spoken since: a
+    /// write that takes long must not overtake that of its successor.
+    async fn write_info(&self, key: &str, info: &wire::CloudletInfo) -> Result<()> {
+        let lease = self.lease();
+        let done = self
+            .transact(Mode::Real, |tx| async move {
+                // Read so that the commit fails if the successor's comes between.
+                tx.get::<Row<wire::CloudletInfo>>(key).await?;
+                let own = self.memory.own_infos.lock();
+                if own.get(key).is_some_and(|newest| newest.notify_id == info.notify_id) {
+                    tx.put_with_lease(&Row(info.clone()), lease)?;
+                }
+                Ok::<_, Error>(())
+            })
+            .await?;
+        self.settle::<wire::CloudletInfo>(Mode::Real, done.revision).await
     }
 
     /// After the lease was lost: what this controller wrote hangs on nothing

@@ -10,6 +10,7 @@ mod dry_run;
 mod exec;
 mod harness;
 mod infos;
+mod late;
 mod lifecycle;
 mod plain;
 mod races;

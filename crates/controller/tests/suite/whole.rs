@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::channel::mpsc;
+use prost::{Message, Name};
 use selvage_api::edgeproto as wire;
+use selvage_api::edgeproto::app_inst_api_client::AppInstApiClient;
+use selvage_api::edgeproto::notify_api_client::NotifyApiClient;
 use selvage_controller::row::Row;
 use selvage_controller::{Dependencies, EdgeController, Settings};
 use selvage_kit::identity::{Authenticator, Credentials, Identity, Machine, Refused};
@@ -16,6 +20,7 @@ use selvage_kit::tasks::Tasks;
 use selvage_kit::telemetry::Metrics;
 use selvage_notify::{Cache, ClientOptions, Exchange, NotifyClient};
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 
 use super::harness::*;
 use super::infos::Agent;
@@ -140,4 +145,103 @@ async fn a_restarted_agent_is_asked_for_its_deletions_again() {
     let requested = Some(wire::TrackedState::DeleteRequested);
     eventually("requested again", || async { state() == requested }).await;
     drop(agent);
+}
+
+/// A crm of the original: it ends what it has to say before it says which cloudlet it
+/// is of, and reports nothing of itself.
+struct OriginalCrm {
+    say: mpsc::UnboundedSender<wire::Notice>,
+    hear: tonic::Streaming<wire::Notice>,
+}
+
+impl OriginalCrm {
+    async fn connect(channel: &Channel) -> Self {
+        let (say, said) = mpsc::unbounded();
+        let notice = |action: wire::NoticeAction| wire::Notice {
+            action: action.into(),
+            ..wire::Notice::default()
+        };
+        let hello = wire::Notice {
+            version: 1,
+            want_objs: vec!["edgeproto.AppInst".into()],
+            filter_cloudlet_key: true,
+            ..notice(wire::NoticeAction::Version)
+        };
+        say.unbounded_send(hello).unwrap();
+        say.unbounded_send(notice(wire::NoticeAction::SendallEnd)).unwrap();
+        let mut client = NotifyApiClient::new(channel.clone());
+        let hear = client.stream_notice(said).await.unwrap().into_inner();
+        let crm = Self { say, hear };
+        crm.say(wire::NoticeAction::Update, &cloudlet_info("tmus", "west"));
+        crm
+    }
+
+    fn say<M: Message + Name>(&self, action: wire::NoticeAction, object: &M) {
+        let type_url = format!("type.googleapis.com/{}", M::full_name());
+        let any = Some(prost_types::Any { type_url, value: object.encode_to_vec() });
+        let notice = wire::Notice { action: action.into(), any, ..wire::Notice::default() };
+        self.say.unbounded_send(notice).unwrap();
+    }
+
+    /// Waits for an instance to be in this state, as the controller wants it.
+    async fn wanted(&mut self, state: wire::TrackedState) {
+        loop {
+            let notice = self.hear.message().await.unwrap().unwrap();
+            let Some(any) = notice.any.filter(|any| any.type_url.ends_with("AppInst")) else {
+                continue;
+            };
+            if wire::AppInst::decode(any.value.as_slice()).unwrap().state() == state {
+                return;
+            }
+        }
+    }
+}
+
+/// It was deleting an instance when it ended, and the next one knows nothing of that.
+#[tokio::test]
+async fn an_original_crm_that_forgot_a_deletion_is_asked_again_when_it_announces_its_cloudlet() {
+    let part = part().await;
+    let controller = part.controller();
+    let stop = CancellationToken::new();
+    let _stopped = stop.clone().drop_guard();
+    // Without the reconcilers, which would find out later by themselves.
+    tokio::spawn(Arc::clone(controller).run(stop.clone()));
+    let mut services = Services::default();
+    part.add_to(&mut services);
+    let server = Server::new(services, Metrics::new("test"), Limits::default()).await.unwrap();
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let address = socket.address().unwrap();
+    tokio::spawn(server.run(socket, Trust::Everybody, stop));
+    let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+    let channel = channel.connect().await.unwrap();
+
+    let tables = &controller.tables;
+    tables.cloudlets.put(Row(cloudlet("tmus", "west"))).await.unwrap();
+    tables.apps.put(Row(app("Acme", "app"))).await.unwrap();
+    let cluster = cluster_inst("west", "small", wire::Liveness::Static);
+    tables.cluster_insts.put(Row(cluster)).await.unwrap();
+    let inst = app_inst("app", "west", wire::Liveness::Static);
+    tables.app_insts.put(Row(inst.clone())).await.unwrap();
+    let info = |state: wire::TrackedState| wire::AppInstInfo {
+        key: inst.key.clone(),
+        state: state.into(),
+        ..wire::AppInstInfo::default()
+    };
+
+    let mut crm = OriginalCrm::connect(&channel).await;
+    crm.wanted(wire::TrackedState::Ready).await;
+    let mut api = AppInstApiClient::new(channel.clone());
+    let request = wire::AppInst { key: inst.key.clone(), ..wire::AppInst::default() };
+    let call = tokio::spawn(async move { messages(api.delete_app_inst(request).await).await });
+    crm.wanted(wire::TrackedState::DeleteRequested).await;
+    crm.say(wire::NoticeAction::Update, &info(wire::TrackedState::Deleting));
+    crm.wanted(wire::TrackedState::Deleting).await;
+    drop(crm);
+
+    let mut crm = OriginalCrm::connect(&channel).await;
+    crm.wanted(wire::TrackedState::DeleteRequested).await;
+    crm.say(wire::NoticeAction::Delete, &info(wire::TrackedState::NotPresent));
+    let said = call.await.unwrap().unwrap();
+    assert_eq!(said.last().map(String::as_str), Some("Deleted AppInst successfully"), "{said:?}");
+    assert!(tables.app_insts.is_empty());
 }
