@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use async_trait::async_trait;
 use selvage_cloudlet::SiteInstances;
-use selvage_kit::tasks::Tasks;
+use selvage_kit::{clock::SystemClock, tasks::Tasks};
 use selvage_notify::{ClientOptions, Exchange, NotifyClient};
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
 use selvage_work::{Schedule, Trigger};
@@ -104,7 +104,8 @@ impl Part for DnsPart {
         let publisher = match primary {
             Some(primary) => {
                 let store = context.store()?;
-                Some(Publisher::open(Arc::clone(&directory), primary, store).await?)
+                let (directory, clock) = (Arc::clone(&directory), Arc::new(SystemClock));
+                Some(Publisher::open(directory, primary, store, clock).await?)
             }
             None => None,
         };

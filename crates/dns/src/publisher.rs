@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -11,6 +12,7 @@ use async_trait::async_trait;
 use hickory_proto::rr::Name;
 use parking_lot::Mutex;
 use selvage_api::Code;
+use selvage_kit::clock::Clock;
 use selvage_part::Result;
 use selvage_store::{Record as _, SharedStore, Table};
 use selvage_work::{Failure, Reconcile, Summary};
@@ -23,6 +25,10 @@ use crate::{
 
 /// Names in one update, which is carried out as a whole.
 const NAMES_AT_ONCE: usize = 64;
+
+/// Interval at which everything is sent again: somebody may have removed records at
+/// the server, and it does not tell.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
 
 /// A name that was or may have been published. It is remembered before it is
 /// sent, so that whoever runs next can take it back.
@@ -56,6 +62,9 @@ pub(crate) struct Publisher {
     published: Arc<Table<Published>>,
     /// Records that the server has taken from this process, by zone.
     taken: Mutex<BTreeMap<Name, Names>>,
+    clock: Arc<dyn Clock>,
+    /// When everything was sent last.
+    refreshed: Mutex<Duration>,
 }
 
 impl Publisher {
@@ -63,9 +72,21 @@ impl Publisher {
         directory: Arc<Directory>,
         primary: Primary,
         store: SharedStore,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         let published = Table::open(store).await.context("names that were published")?;
-        Ok(Self { directory, primary, published, taken: Mutex::default() })
+        let (taken, refreshed) = (Mutex::default(), Mutex::new(clock.elapsed()));
+        Ok(Self { directory, primary, published, taken, clock, refreshed })
+    }
+
+    /// Forgets from time to time what the server has taken, so that it is sent again.
+    fn refresh_if_due(&self) {
+        let now = self.clock.elapsed();
+        let mut refreshed = self.refreshed.lock();
+        if now.saturating_sub(*refreshed) >= REFRESH_INTERVAL {
+            *refreshed = now;
+            self.taken.lock().clear();
+        }
     }
 
     /// Sends what differs; returns the number of names.
@@ -135,6 +156,7 @@ impl Reconcile for Publisher {
     async fn run(&self) -> Result<Summary, Failure> {
         // Nothing is taken back before it is known what there is.
         let Some(zones) = self.directory.zones() else { return Ok(Summary::default()) };
+        self.refresh_if_due();
         let mut changes = 0;
         for zone in zones.iter() {
             let published = self.publish(zone).await;

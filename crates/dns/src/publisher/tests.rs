@@ -15,7 +15,11 @@ use hickory_proto::{
     op::{Message, MessageType, OpCode, Query},
     rr::{RecordType, rdata::tsig::TsigAlgorithm},
 };
-use selvage_kit::{clock::SystemClock, config::SecretFile};
+use jiff::Timestamp;
+use selvage_kit::{
+    clock::{ManualClock, SystemClock},
+    config::SecretFile,
+};
 use selvage_store::embedded::{Embedded, Options};
 use tokio::net::UdpSocket;
 
@@ -133,8 +137,17 @@ impl Bind {
 }
 
 async fn publisher(bind: &Bind, directory: &Arc<Directory>, store: &SharedStore) -> Publisher {
+    publisher_at(bind, directory, store, Arc::new(SystemClock)).await
+}
+
+async fn publisher_at(
+    bind: &Bind,
+    directory: &Arc<Directory>,
+    store: &SharedStore,
+    clock: Arc<dyn Clock>,
+) -> Publisher {
     let directory = Arc::clone(directory);
-    Publisher::open(directory, bind.primary(), Arc::clone(store)).await.unwrap()
+    Publisher::open(directory, bind.primary(), Arc::clone(store), clock).await.unwrap()
 }
 
 const WEB: &str = "web.here.op.edge.example";
@@ -180,6 +193,30 @@ async fn another_server_has_the_names_that_devices_receive() {
     assert_eq!(bind.ask(WEB, RecordType::AAAA).await, Vec::<String>::new());
     assert_eq!(bind.ask(SERVICE, RecordType::SRV).await, Vec::<String>::new());
     assert!(publisher.published.is_empty(), "nothing is left to take back");
+}
+
+/// Somebody removes a record at the server, or brings an old copy of the zone back.
+#[tokio::test]
+async fn records_that_the_server_lost_come_back() {
+    let Some(mut bind) = Bind::install() else { return };
+    bind.start().await;
+    let store: SharedStore = Embedded::in_memory(Options::default()).await.unwrap();
+    let (directory, clock) = (directory(), ManualClock::new(Timestamp::UNIX_EPOCH));
+    let publisher = publisher_at(&bind, &directory, &store, Arc::new(clock.clone())).await;
+    directory.instances.put(instance("web", WEB, "10.1.0.1")).unwrap();
+    directory.publish();
+    publisher.run().await.unwrap();
+    assert_eq!(bind.ask(WEB, RecordType::A).await, ["10.1.0.1"]);
+
+    let removal = Change { name: name(WEB), records: Vec::new() };
+    bind.primary().update(&name("edge.example"), &[removal]).await.unwrap();
+    assert!(bind.ask(WEB, RecordType::A).await.is_empty());
+    clock.advance(REFRESH_INTERVAL - Duration::from_secs(1));
+    assert_eq!(publisher.run().await.unwrap().changes, 0, "it is not asked all the time");
+    clock.advance(Duration::from_secs(1));
+    assert!(publisher.run().await.unwrap().changes > 0);
+    assert_eq!(bind.ask(WEB, RecordType::A).await, ["10.1.0.1"]);
+    assert_eq!(publisher.run().await.unwrap().changes, 0, "until the next time");
 }
 
 /// Whoever runs next takes back what is not there any more.
