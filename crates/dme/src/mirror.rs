@@ -1,9 +1,9 @@
-//! Mirror on disk of what the controller last said: an engine that starts while
-//! its controller is away answers by it. The first controller that tells
-//! everything corrects it.
+//! Mirror on disk of the objects of the controller: an engine that starts while
+//! its controller is away answers from it. The first controller that connects
+//! updates it.
 //!
-//! Only what answers depend on is kept. A crash loses what was said in the last
-//! moments; no answer depends on the file while the engine runs.
+//! Only the fields that answers depend on are kept. A crash loses the changes of
+//! the last moments; no answer depends on the file while the engine runs.
 
 use std::{
     borrow::Cow,
@@ -142,7 +142,7 @@ impl Mirror {
                 tracing::warn!(
                     %error, aside = %aside.display(), "the mirror cannot be read, it starts empty"
                 );
-                // What cannot be moved cannot be opened either.
+                // If moving it fails, opening it fails too.
                 let _ = std::fs::rename(path, aside);
                 open_store(path).await
             }
@@ -207,19 +207,19 @@ fn unreadable(error: prost::DecodeError) -> StoreError {
 }
 
 /// State of the file as a whole.
-struct Said {
-    /// The newest that could be said.
+struct MirrorState {
+    /// Newest state.
     state: State,
-    /// Header as it stands there.
+    /// State that is in the file.
     written: State,
 }
 
-/// The way to the disk.
+/// Writer of the file.
 pub(crate) struct Disk {
     store: SharedStore,
     objects: Arc<mirror::Mirror>,
     of: String,
-    said: Mutex<Said>,
+    state: Mutex<MirrorState>,
     /// Keys of cookies as they are on disk.
     keys: tokio::sync::Mutex<Vec<CookieKey>>,
 }
@@ -237,12 +237,12 @@ impl Disk {
             tells_of_cloudlets: found.tells_of_cloudlets,
         });
         let keys = found.map(|found| found.keys.clone()).unwrap_or_default();
-        let said = Said { state: State::default(), written: written.unwrap_or_default() };
+        let state = MirrorState { state: State::default(), written: written.unwrap_or_default() };
         Self {
             store,
             objects,
             of: of.to_owned(),
-            said: Mutex::new(said),
+            state: Mutex::new(state),
             keys: tokio::sync::Mutex::new(keys),
         }
     }
@@ -254,15 +254,15 @@ impl Disk {
 
     /// The engine is in step with its controller.
     pub(crate) fn in_step(&self, now: Timestamp, tells_of_cloudlets: bool) {
-        let mut said = self.said.lock();
+        let mut known = self.state.lock();
         let state = State { of: self.of.clone(), in_step: now.as_second(), tells_of_cloudlets };
-        let written = &said.written;
+        let written = &known.written;
         let age = state.in_step.saturating_sub(written.in_step);
         let due = written.of != state.of
             || written.tells_of_cloudlets != tells_of_cloudlets
             || !(0..RECORD_INTERVAL).contains(&age);
-        said.state = state;
-        drop(said);
+        known.state = state;
+        drop(known);
         if due {
             self.objects.wake();
         }
@@ -270,7 +270,7 @@ impl Disk {
 
     /// Number of objects that are not on disk as they are.
     pub(crate) fn pending(&self) -> usize {
-        let incomplete = self.said.lock().written.of != self.of;
+        let incomplete = self.state.lock().written.of != self.of;
         self.objects.pending() + usize::from(incomplete)
     }
 
@@ -282,17 +282,18 @@ impl Disk {
     }
 
     async fn write(&self) -> selvage_store::Result<()> {
-        // What is said now is true when the objects of now are there.
-        let state = self.said.lock().state.clone();
+        // Reads the state before the objects: it is true of all that are
+        // written now.
+        let state = self.state.lock().state.clone();
         self.objects.write().await?;
         if !state.of.is_empty() {
             self.store.put(STATE, state.encode_to_vec()).await?;
-            self.said.lock().written = state;
+            self.state.lock().written = state;
         }
         Ok(())
     }
 
-    /// Has keys on disk before anything is signed with them.
+    /// Writes keys to disk before anything is signed with them.
     async fn keep_keys(&self, keys: &[CookieKey]) {
         let mut kept = self.keys.lock().await;
         if *kept == keys {
@@ -307,13 +308,13 @@ impl Disk {
 }
 
 /// Keys that are on disk as well.
-pub(crate) struct Remembered {
+pub(crate) struct KeptKeys {
     pub(crate) source: Arc<dyn KeySource>,
     pub(crate) disk: Arc<Disk>,
 }
 
 #[async_trait]
-impl KeySource for Remembered {
+impl KeySource for KeptKeys {
     async fn keys(&self) -> Result<Vec<CookieKey>> {
         let keys = self.source.keys().await?;
         self.disk.keep_keys(&keys).await;

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{CloudletKey, Metric, Node, NodeKey, NodeType, OperatorKey};
 use selvage_kit::{
@@ -10,15 +11,14 @@ use selvage_kit::{
     telemetry::Metrics,
 };
 use selvage_notify::{Cache, ClientOptions, ClientStatus, Exchange, NotifyClient, StatsSnapshot};
-use selvage_work::{Failure, Reconcilers, Schedule};
+use selvage_work::{Failure, Reconcile, Reconcilers, Schedule, Summary};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     engine::{Engine, Settings},
     error::Result,
     keys::KeySource,
-    mirror::{Disk, Mirror, MirrorContents, Remembered},
+    mirror::{Disk, KeptKeys, Mirror, MirrorContents},
     service::Service,
     stats::Origin,
     telemetry,
@@ -55,7 +55,7 @@ pub struct Dme {
 
 /// Time when the engine was last in sync with a controller.
 #[derive(Debug, Clone, Copy)]
-struct Last {
+struct LastSync {
     /// Time by the clock of the engine.
     at: Duration,
     /// Age of its knowledge at the start, if it is from before.
@@ -64,7 +64,7 @@ struct Last {
 
 /// Progress of its synchronisation with a controller.
 struct Step {
-    last: Mutex<Option<Last>>,
+    last: Mutex<Option<LastSync>>,
     begun: Duration,
     ready: watch::Sender<std::result::Result<(), String>>,
 }
@@ -78,11 +78,11 @@ impl Dme {
         let Upstream { controllers, mut keys, mirror } = upstream;
         let (disk, found) = mirror.map(|mirror| (mirror.disk, mirror.found)).unzip();
         if let Some(disk) = &disk {
-            keys = Arc::new(Remembered { source: keys, disk: Arc::clone(disk) });
+            keys = Arc::new(KeptKeys { source: keys, disk: Arc::clone(disk) });
         }
         let engine = Arc::new(Engine::new(settings, keys, clock)?);
         let last = match found.flatten() {
-            Some(found) => Some(Last { at: begun, before: restore(&engine, found)? }),
+            Some(found) => Some(LastSync { at: begun, before: restore(&engine, found)? }),
             None => None,
         };
         let nodes = Cache::new()?;
@@ -150,7 +150,7 @@ impl Dme {
             return Duration::ZERO;
         }
         let last = self.step.last.lock();
-        let last = last.unwrap_or(Last { at: self.step.begun, before: Duration::ZERO });
+        let last = last.unwrap_or(LastSync { at: self.step.begun, before: Duration::ZERO });
         now.saturating_sub(last.at).saturating_add(last.before)
     }
 
@@ -172,7 +172,8 @@ impl Dme {
         reconcilers.add_fn("dme: keys", Schedule::fixed(refresh, KEYS_RETRY_INTERVAL), move || {
             dme.clone().load_keys()
         });
-        tasks.spawn("dme: step", self.clone().keep_step(stop()));
+        let schedule = Schedule::fixed(SYNC_CHECK_INTERVAL, SYNC_CHECK_INTERVAL);
+        reconcilers.add(SyncCheck(self.clone()), schedule);
         let (dme, every) = (self.clone(), self.engine.settings.stats_interval);
         reconcilers.add_fn("dme: samples", Schedule::fixed(every, every), move || {
             std::future::ready(dme.send_samples())
@@ -188,27 +189,15 @@ impl Dme {
         loaded.map_err(|error| Failure::new(error.code(), error.to_string()))
     }
 
-    async fn keep_step(self, stop: CancellationToken) {
-        loop {
-            let in_step = self.look();
-            let heard = self.step.last.lock().is_some();
-            let pause =
-                if in_step || heard { SYNC_CHECK_INTERVAL } else { FIRST_SYNC_CHECK_INTERVAL };
-            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                return;
-            }
-        }
-    }
-
-    /// Notes whether it is in step; says so.
-    fn look(&self) -> bool {
-        let in_step = self.client.status().in_sync;
-        if in_step {
+    /// Updates the time of the last synchronisation, and the readiness. Returns
+    /// whether there has been one.
+    fn check_sync(&self) -> bool {
+        if self.client.status().in_sync {
             let feed = self.engine.feed();
             feed.in_sync();
             feed.publish();
             let at = self.engine.clock.elapsed();
-            *self.step.last.lock() = Some(Last { at, before: Duration::ZERO });
+            *self.step.last.lock() = Some(LastSync { at, before: Duration::ZERO });
             if let Some(disk) = &self.disk {
                 disk.in_step(self.engine.clock.now(), feed.knows_cloudlets());
             }
@@ -227,7 +216,7 @@ impl Dme {
                 .ready
                 .send_if_modified(|known| std::mem::replace(known, ready.clone()) != ready);
         }
-        in_step
+        self.step.last.lock().is_some()
     }
 
     /// Sends the counts that changed.
@@ -248,14 +237,30 @@ impl Dme {
     }
 }
 
-/// Takes over what was known before the start; how long ago that was.
+/// Checks whether an engine is in sync with a controller; more often until it
+/// was for the first time.
+struct SyncCheck(Dme);
+
+#[async_trait]
+impl Reconcile for SyncCheck {
+    fn name(&self) -> &str {
+        "dme: synchronisation"
+    }
+
+    async fn run(&self) -> std::result::Result<Summary, Failure> {
+        let again = (!self.0.check_sync()).then_some(FIRST_SYNC_CHECK_INTERVAL);
+        Ok(Summary { again, ..Summary::default() })
+    }
+}
+
+/// Restores what was known before the start. Returns how long ago that was.
 fn restore(engine: &Engine, found: MirrorContents) -> Result<Duration> {
     let since = found.in_step;
     engine.cookies().install(found.keys.clone());
     engine.feed().restore(found)?;
     let table = engine.feed().table();
     let (apps, instances) = (table.app_count(), table.instance_count());
-    tracing::info!(%since, apps, instances, "answers go by what was known until a controller is heard from");
+    tracing::info!(%since, apps, instances, "the match engine answers from its mirror until a controller is connected");
     Ok(engine.clock.now().duration_since(since).try_into().unwrap_or_default())
 }
 

@@ -68,8 +68,7 @@ impl OpenPart for Opened {
     fn mount(&mut self, mount: &mut Mount) {
         mount.relay(Arc::new(self.fanout.clone()));
         let Some(agent) = &self.agent else { return };
-        let tasks = mount.tasks().clone();
-        agent.add_to(mount.services(), &tasks);
+        agent.add_to(mount.services(), &self.context.reconcilers);
         mount.metrics_page("/metrics/node", agent.metrics_page());
         if let Some(auth) = &self.context.auth {
             let enroller = IdentityEnroller::new(auth.identity_service());

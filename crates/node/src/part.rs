@@ -1,6 +1,6 @@
 //! The agent as one part: what a process opens, mounts and runs.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -14,6 +14,7 @@ use selvage_runtime::{
     Runtime,
     select::{CONTAINERD, Options, Runtimes},
 };
+use selvage_work::{Failure, Reconcilers, Schedule};
 
 use crate::{
     host::Filesystems,
@@ -29,6 +30,9 @@ use crate::{
     time::TimeApi,
     volumes,
 };
+
+/// Interval of recording the states of the machine's services.
+const SERVICES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Locations and permissions of an agent.
 #[derive(Debug, Clone)]
@@ -68,7 +72,7 @@ impl Default for Settings {
             roots: Vec::new(),
             protected: Vec::new(),
             kubeconfig: machine::KUBECONFIG.into(),
-            time_server: "pool.ntp.org".into(),
+            time_server: crate::time::DEFAULT_SERVER.into(),
             textfiles: None,
             power: None,
             members: None,
@@ -152,12 +156,12 @@ impl NodeAgent {
         &self.sampler
     }
 
-    /// Mounts the services. The tasks of the process are what it shows as the
-    /// machine's services.
-    pub fn add_to(&self, services: &mut Services, tasks: &Tasks) {
+    /// Mounts the services. The tasks of the process are shown as the machine's
+    /// services.
+    pub fn add_to(&self, services: &mut Services, reconcilers: &Reconcilers) {
         services.add(self.node.os.service());
         services.add(self.node.service());
-        services.add(self.machine(tasks).service());
+        services.add(self.machine(reconcilers).service());
         services.add(NetworkApi.service());
         if let Some(members) = &self.members {
             services.add(members.service());
@@ -165,9 +169,13 @@ impl NodeAgent {
         services.add(TimeApi::new(&*self.settings.time_server).service());
     }
 
-    fn machine(&self, tasks: &Tasks) -> MachineApi {
-        let own = Arc::new(TaskServices::new(tasks.clone()));
-        tasks.spawn("services", Arc::clone(&own).run(tasks.token().clone()));
+    fn machine(&self, reconcilers: &Reconcilers) -> MachineApi {
+        let own = Arc::new(TaskServices::new(reconcilers.tasks().clone()));
+        let (refreshed, schedule) = (Arc::clone(&own), Schedule::every(SERVICES_INTERVAL));
+        reconcilers.add_fn("services", schedule, move || {
+            refreshed.refresh();
+            std::future::ready(Ok::<_, Failure>(()))
+        });
         let power = self.settings.power.clone();
         let logs =
             Logs { runtimes: self.runtimes.clone(), services: self.settings.service_logs.clone() };
@@ -183,7 +191,8 @@ impl NodeAgent {
 
     /// Starts to measure. Ends with the tasks.
     pub fn spawn(&self, tasks: &Tasks) {
-        // What CRI runs, its containerd runs: measured once is enough.
+        // Containers of CRI belong to its containerd, which is measured
+        // already.
         let measured = self.runtimes.all().into_iter().filter(|one| one.name() != "cri").collect();
         let runtimes = self.runtimes.clone();
         let owns = move |runtime: &Arc<dyn Runtime>, namespace: &str| {

@@ -21,6 +21,7 @@ use selvage_kit::{
 use selvage_node::{NodeAgent, Settings};
 use selvage_runtime::{ContainerSpec, Runtime, containerd, oci, select};
 use selvage_testkit::containers::{self as real, IMAGE, wait_for};
+use selvage_work::{Reconcilers, clock::SystemClock};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, transport::Channel};
 
@@ -37,7 +38,8 @@ impl Agent {
         let settings = Settings { runtimes, ..Settings::default() };
         let agent = NodeAgent::open(settings).await.unwrap();
         let mut services = Services::default();
-        agent.add_to(&mut services, &tasks);
+        let clock = Arc::new(SystemClock::new());
+        agent.add_to(&mut services, &Reconcilers::new(tasks.clone(), clock));
         let server = Server::new(services, Metrics::new("test"), Limits::default()).await.unwrap();
         let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let endpoint = format!("http://{}", socket.address().unwrap());

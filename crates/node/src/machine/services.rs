@@ -4,22 +4,18 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use selvage_api::machine::{ServiceEvent, ServiceEvents, ServiceHealth, ServiceInfo};
 use selvage_kit::tasks::{State, Status as TaskStatus, Tasks};
-use tokio_util::sync::CancellationToken;
 
 use super::Error;
 
 /// Number of events of a service that are remembered.
 const EVENTS: usize = 64;
-
-/// Interval at which states are compared.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Action on a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +54,7 @@ pub trait Supervisor: Send + Sync + 'static {
     /// All services, in any order.
     fn services(&self) -> Vec<ServiceInfo>;
 
-    /// Does as told, or says why not: [`Error::NoService`],
+    /// Operates a service. Fails with [`Error::NoService`],
     /// [`Error::NotSteered`] or [`Error::Service`].
     async fn operate(&self, id: &str, operation: Operation) -> Result<(), Error>;
 }
@@ -82,14 +78,8 @@ impl TaskServices {
         Self { tasks, seen: Mutex::default() }
     }
 
-    /// Notes changes as they happen, until told to stop.
-    pub async fn run(self: std::sync::Arc<Self>, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
-            self.look();
-        }
-    }
-
-    fn look(&self) -> Vec<TaskStatus> {
+    /// Records changes of the tasks as events. Returns the tasks.
+    pub(crate) fn refresh(&self) -> Vec<TaskStatus> {
         let tasks = self.tasks.list();
         let now = prost_types::Timestamp::from(SystemTime::now());
         let mut seen = self.seen.lock();
@@ -139,7 +129,7 @@ fn state(state: State) -> &'static str {
 #[async_trait]
 impl Supervisor for TaskServices {
     fn services(&self) -> Vec<ServiceInfo> {
-        let tasks = self.look();
+        let tasks = self.refresh();
         let seen = self.seen.lock();
         let info = |task: TaskStatus| {
             let events = seen.get(&task.name).map(|seen| seen.events.iter().cloned().collect());
@@ -171,6 +161,8 @@ impl Supervisor for TaskServices {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
 
     #[tokio::test]
