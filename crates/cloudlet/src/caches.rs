@@ -126,7 +126,7 @@ impl AgentCaches {
             }),
         };
         if let Err(error) = outcome {
-            tracing::error!(%error, "report not made");
+            tracing::error!(%error, "the state of an object could not be reported");
         }
     }
 
@@ -143,7 +143,7 @@ impl AgentCaches {
             }),
         };
         if let Some(Err(error)) = outcome {
-            tracing::error!(%error, "report not made");
+            tracing::error!(%error, "the state of an object could not be reported");
         }
     }
 

@@ -27,13 +27,13 @@ use crate::{
     sampler::now_ms,
 };
 
-/// Between two updates, at least and when nobody says otherwise.
-const PERIOD: Duration = Duration::from_secs(1);
+/// Minimum and default interval of updates.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The longest that anybody may want to wait for the next update.
-const LONGEST_PERIOD: Duration = Duration::from_secs(3600);
+/// Maximum interval of updates.
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Updates that wait for a slow client.
+/// Maximum number of updates that wait for a slow client.
 const QUEUE_LIMIT: usize = 4;
 
 /// The machine over time, as the contract tells of it. Clones are the same.
@@ -294,7 +294,7 @@ impl Pace {
             }
             // Looks are never exactly a second apart.
             let now = Instant::now();
-            if now + PERIOD / 2 >= self.due {
+            if now + DEFAULT_INTERVAL / 2 >= self.due {
                 self.due = (self.due + self.period).max(now);
                 return true;
             }
@@ -321,14 +321,14 @@ fn duration(field: &str, given: Option<prost_types::Duration>) -> Result<Option<
         None => Ok(None),
         Some(given) => {
             let given = Duration::try_from(given).map_err(|_| wrong())?;
-            if given < PERIOD { Err(wrong()) } else { Ok(Some(given)) }
+            if given < DEFAULT_INTERVAL { Err(wrong()) } else { Ok(Some(given)) }
         }
     }
 }
 
 fn period_of(given: Option<prost_types::Duration>) -> Result<Duration, Status> {
-    let period = duration("period", given)?.unwrap_or(PERIOD);
-    if period > LONGEST_PERIOD {
+    let period = duration("period", given)?.unwrap_or(DEFAULT_INTERVAL);
+    if period > MAX_INTERVAL {
         return Err(Status::invalid_argument("period: must be at most an hour"));
     }
     Ok(period)
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn periods_have_bounds() {
         let given = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
-        assert_eq!(period_of(None).ok(), Some(PERIOD));
+        assert_eq!(period_of(None).ok(), Some(DEFAULT_INTERVAL));
         assert_eq!(period_of(given(5, 0)).ok(), Some(Duration::from_secs(5)));
         for wrong in [given(0, 1), given(-1, 0), given(3601, 0), given(i64::MAX, 0)] {
             assert!(period_of(wrong).is_err(), "{wrong:?}");

@@ -30,8 +30,8 @@ pub(crate) use server::OsServer;
 /// SIGTERM.
 const TERMINATE: i32 = 15;
 
-/// The longest that a container may be waited for.
-const LONGEST_GRACE: Duration = Duration::from_secs(3600);
+/// Maximum time to wait for the end of a container.
+const MAX_GRACE: Duration = Duration::from_secs(3600);
 
 /// Metadata with which clients that know only the published fields ask for no
 /// more than a signal.
@@ -142,7 +142,7 @@ impl OsService for Os {
             0 => GRACE,
             seconds => Duration::from_secs(seconds.into()),
         };
-        if grace > LONGEST_GRACE {
+        if grace > MAX_GRACE {
             return Err(Status::invalid_argument("grace_seconds: may not be more than 3600"));
         }
         let how = match signal_only || by_metadata {

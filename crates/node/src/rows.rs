@@ -54,7 +54,7 @@ fn is_every(driver: i32, namespace: &str) -> bool {
 async fn namespaces(runtimes: &Runtimes) -> Result<(Vec<String>, Vec<Error>)> {
     let (mut names, mut failed) = (Vec::new(), Vec::new());
     let (mut answered, mut absent) = (false, None);
-    // What CRI runs, its containerd runs.
+    // Containers of CRI are listed by its containerd.
     for runtime in runtimes.all().into_iter().filter(|one| one.name() != "cri") {
         match runtime.namespaces().await {
             Ok(found) => {

@@ -20,7 +20,7 @@ pub enum Error {
     /// Another operation works on the same object.
     #[error("{} is under way on {}: operation {}", .0.kind, .0.key, .0.id)]
     Busy(Running),
-    /// There is none, or it ended and was forgotten.
+    /// No such operation, or it ended and was removed.
     #[error("operation {id:?} not found")]
     NotFound {
         /// The id that was asked for.

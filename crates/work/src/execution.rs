@@ -138,9 +138,9 @@ impl Execution {
         next: Next,
         data: Vec<u8>,
     ) -> Result<(), Interrupt> {
-        let onward = self.onward(record, next, &data);
-        let onward = match onward {
-            Ok(onward) => onward,
+        let next_step = self.next_step(record, next, &data);
+        let next_step = match next_step {
+            Ok(next_step) => next_step,
             Err(failure) => return self.fail(record, failure, Some(data)).await,
         };
         let change = |stored: &mut OperationRecord| {
@@ -149,9 +149,9 @@ impl Execution {
             }
             stored.data.clone_from(&data);
             stored.done.push(std::mem::take(&mut stored.step));
-            stored.skipped.extend(onward.skipped.iter().map(|step| (*step).to_owned()));
-            stored.steps_total = onward.total;
-            match onward.step {
+            stored.skipped.extend(next_step.skipped.iter().map(|step| (*step).to_owned()));
+            stored.steps_total = next_step.total;
+            match next_step.step {
                 Some(step) => stored.step = step.to_owned(),
                 None => stored.set_state(State::Succeeded),
             }
@@ -165,11 +165,16 @@ impl Execution {
         }
     }
 
-    fn onward(&self, record: &OperationRecord, next: Next, data: &[u8]) -> Result<Onward, Failure> {
+    fn next_step(
+        &self,
+        record: &OperationRecord,
+        next: Next,
+        data: &[u8],
+    ) -> Result<NextStep, Failure> {
         let plan = self.operation.plan(data).map_err(|error| {
             Failure::new(Code::DataLoss, format!("step {} left a bad state: {error}", record.step))
         })?;
-        onward(record, next, &plan)
+        next_step(record, next, &plan)
     }
 
     /// The step failed, or may not go on: from here everything is undone.
@@ -259,7 +264,7 @@ impl Execution {
         let failures = record.undo_failures + 1;
         let give_up = failures >= self.inner.options.undo_attempts;
         let (id, step) = (&record.id, &record.step);
-        tracing::error!(operation = %id, step, failures, give_up, error = %failure, "undo failed");
+        tracing::error!(operation = %id, step, failures, give_up, error = %failure, "undoing a step of the operation failed");
         let change = |stored: &mut OperationRecord| {
             stored.undo_failures = failures;
             stored.undo_error = failure.message().to_owned();
@@ -292,9 +297,9 @@ impl Execution {
     /// Leaves the operation as it is for whoever drives it next.
     async fn leave(self, interrupt: Interrupt) {
         let record = self.live.record();
-        tracing::info!(operation = %record.id, step = %record.step, %interrupt, "operation is left");
+        tracing::info!(operation = %record.id, step = %record.step, %interrupt, "operation is left to the next driver");
         if interrupt == Interrupt::Stopping && record.is_active() && self.unsaved(&record) {
-            // What was said would be lost; that is no reason to hold up.
+            // A failure loses the progress lines; that is no reason to hold up.
             let _ = self.write(&|_| {}).await;
         }
     }
@@ -319,7 +324,7 @@ fn interruption(failure: Failure) -> Interrupt {
     failure.interrupt().unwrap_or(Interrupt::Stopping)
 }
 
-struct Onward {
+struct NextStep {
     /// `None` at the end.
     step: Option<&'static str>,
     skipped: Vec<&'static str>,
@@ -327,7 +332,7 @@ struct Onward {
 }
 
 /// Returns what comes after the current step.
-fn onward(record: &OperationRecord, next: Next, plan: &Plan) -> Result<Onward, Failure> {
+fn next_step(record: &OperationRecord, next: Next, plan: &Plan) -> Result<NextStep, Failure> {
     let left = |step: &&&'static str| {
         **step != record.step
             && !record.done.iter().any(|done| done == **step)
@@ -342,7 +347,7 @@ fn onward(record: &OperationRecord, next: Next, plan: &Plan) -> Result<Onward, F
         Next::Finish => left.len(),
         Next::Done | Next::Wait(_) => 0,
     };
-    Ok(Onward {
+    Ok(NextStep {
         step: left.get(at).copied(),
         skipped: left[..at].to_vec(),
         total: u32::try_from(plan.steps.len()).unwrap_or(u32::MAX),

@@ -123,23 +123,23 @@ impl Follower {
 
     fn collect(&mut self) {
         self.changes.mark_unchanged();
-        let news = self.live.news(self.seen);
+        let progress = self.live.progress(self.seen);
         let mut tell = |message| {
-            self.ready.push_back(Ok(Event { message, operation: news.operation.clone() }));
+            self.ready.push_back(Ok(Event { message, operation: progress.operation.clone() }));
         };
-        if news.skipped > 0 {
-            tell(format!("… {} lines skipped", news.skipped));
+        if progress.skipped > 0 {
+            tell(format!("… {} lines skipped", progress.skipped));
         }
-        let said = !news.lines.is_empty();
-        for line in news.lines {
+        let said = !progress.lines.is_empty();
+        for line in progress.lines {
             self.seen = (line.generation, line.number);
             tell(line.text);
         }
-        if !said && self.shown.as_ref() != Some(&news.operation) {
+        if !said && self.shown.as_ref() != Some(&progress.operation) {
             tell(String::new());
         }
-        self.shown = Some(news.operation);
-        if let Some(outcome) = news.outcome {
+        self.shown = Some(progress.operation);
+        if let Some(outcome) = progress.outcome {
             self.over = true;
             self.ready.extend(outcome.err().map(Err));
         }

@@ -39,7 +39,7 @@ struct Inner {
 }
 
 /// Lines and state that are new to a follower.
-pub(crate) struct News {
+pub(crate) struct Progress {
     /// Lines that are gone already.
     pub(crate) skipped: u64,
     pub(crate) lines: Vec<Line>,
@@ -112,7 +112,7 @@ impl Live {
     }
 
     /// Takes in a record that was written or seen. Records of an older
-    /// generation, or older than what is known, are late news.
+    /// generation, and those older than the known one, came late and are ignored.
     pub(crate) fn merge(&self, record: &OperationRecord) {
         {
             let mut inner = self.inner.lock();
@@ -133,7 +133,7 @@ impl Live {
         self.changed();
     }
 
-    /// As [`Self::merge`], and wakes nobody when it is no news.
+    /// Does what [`Self::merge`] does, and wakes nobody if there is no change.
     pub(crate) fn merge_newer(&self, record: &OperationRecord) {
         let known = self.record();
         if (record.generation, record.writes) > (known.generation, known.writes) {
@@ -151,12 +151,17 @@ impl Live {
     }
 
     /// Returns what came after `seen`.
-    pub(crate) fn news(&self, seen: LinePosition) -> News {
+    pub(crate) fn progress(&self, seen: LinePosition) -> Progress {
         let inner = self.inner.lock();
         let lines: Vec<Line> =
             inner.lines.iter().filter(|line| position(line) > seen).cloned().collect();
         let skipped = lines.first().map_or(0, |first| first.number.saturating_sub(seen.1 + 1));
-        News { skipped, lines, operation: inner.record.to_wire(), outcome: inner.record.outcome() }
+        Progress {
+            skipped,
+            lines,
+            operation: inner.record.to_wire(),
+            outcome: inner.record.outcome(),
+        }
     }
 
     /// Waits for a change that `changes` has not seen, or for the end of this

@@ -50,7 +50,7 @@ pub trait Reconcile: Send + Sync + 'static {
 /// Interval of a reconciler. The first run is immediate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// From the end of a run to the start of the next, at most.
+    /// Maximum time from the end of a run to the start of the next.
     pub period: Duration,
     /// Share of the interval that is random, so that many processes do not run
     /// in step: 0 for none, 1 for all of it.

@@ -113,7 +113,7 @@ pub(crate) struct OperationRecord {
     /// The steps that could not be undone, if it was given up.
     #[prost(string, tag = "26")]
     pub(crate) stuck: String,
-    /// Number of writes, to tell late news from new ones.
+    /// Number of writes, to tell late progress from new ones.
     #[prost(uint64, tag = "27")]
     pub(crate) writes: u64,
 }
@@ -133,7 +133,7 @@ impl Record for OperationRecord {
 }
 
 impl fmt::Debug for OperationRecord {
-    /// Without the state, which may hold secrets.
+    /// Writes the record without the state, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OperationRecord")
             .field("id", &self.id)

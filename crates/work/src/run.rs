@@ -48,7 +48,7 @@ impl Engine {
 /// Result of reading an operation in order to claim it.
 enum Claim {
     Ours(Box<OperationRecord>),
-    /// It ended, or another process drives it.
+    /// Operation that has ended, or that another process drives.
     NotOurs(Box<OperationRecord>),
     NotThere,
 }
@@ -66,8 +66,8 @@ impl Inner {
                 .insert(id.clone(), Driven { wake: Arc::clone(&wake), abort: None, deposed: None });
         }
         let entry = Entry { inner: Arc::clone(self), id: id.clone() };
-        // Not under the lock: a runtime that is going down drops the future,
-        // and with it `entry`, right here.
+        // Spawns without the lock: a runtime that is shutting down drops the
+        // future, and with it `entry`, right here.
         let task = self.tracker.spawn(async move {
             let inner = Arc::clone(&entry.inner);
             let left = inner.claim_and_drive(live, wake, resumed).await;
@@ -96,7 +96,7 @@ impl Inner {
         let record = match self.claim_patiently(&live.id, &session).await? {
             Claim::Ours(record) => record,
             Claim::NotOurs(record) => {
-                // It may be news that it ended, with nobody left to tell.
+                // It may be progress that it ended, with nobody left to tell.
                 live.merge(&record);
                 return None;
             }
@@ -250,7 +250,7 @@ impl Inner {
         };
         if record.session == session || !driver_lives() {
             let live = self.live(record);
-            // Of our own, those that are not under way were never launched.
+            // Operations of this process that do not run were never launched.
             self.drive(live, record.session != session);
         }
     }
@@ -335,7 +335,7 @@ impl Inner {
                 match self.operations.delete(&stored.key).await {
                     Ok(_) | Err(selvage_store::Error::NotFound { .. }) => {}
                     Err(error) => {
-                        tracing::warn!(operation = %stored.key, %error, "could not be forgotten");
+                        tracing::warn!(operation = %stored.key, %error, "an ended operation could not be removed");
                     }
                 }
             })

@@ -9,8 +9,8 @@ use crate::live::Live;
 use crate::record::{Lock, OperationRecord};
 use crate::{Error, Failure, Interrupt};
 
-/// Has to come out the same when it is made twice: a store that did not answer
-/// may have written it all the same.
+/// Change of a record. Must give the same result when it is made twice: a store
+/// that did not answer may have written it.
 pub(crate) type Change<'a> = dyn Fn(&mut OperationRecord) + Send + Sync + 'a;
 
 enum Written {

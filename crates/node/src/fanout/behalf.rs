@@ -15,7 +15,7 @@ use selvage_kit::{
 use selvage_membership::Controller;
 use tonic::Status;
 
-/// Has callers vouched for by a controller.
+/// Source of assertions by which a controller vouches for callers.
 #[async_trait]
 pub trait AssertionSource: Send + Sync + 'static {
     /// Assertions that this caller, who showed this token, wants a method of

@@ -15,8 +15,8 @@ const AUTHORITY: &str = "x-selvage-authority";
 /// Headers by which a listener speaks to itself.
 const INTERNAL: &str = "x-selvage-";
 
-/// The longest list of nodes.
-const MOST_NODES: usize = 4096;
+/// Maximum number of nodes in a list.
+const MAX_NODES: usize = 4096;
 
 /// The values of a header that may be given several times, or once with
 /// commas; an empty one is as wrong as the original has it.
@@ -36,9 +36,9 @@ pub(super) fn names(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Stat
 
 pub(super) fn within_limit(names: &[String]) -> Result<(), Status> {
     match names.len() {
-        0..=MOST_NODES => Ok(()),
+        0..=MAX_NODES => Ok(()),
         count => Err(Status::invalid_argument(format!(
-            "{count} nodes are named, at most {MOST_NODES} are called at once"
+            "{count} nodes are named, at most {MAX_NODES} are called at once"
         ))),
     }
 }

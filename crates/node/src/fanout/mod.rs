@@ -243,8 +243,8 @@ impl Inner {
         let mut targets = Vec::with_capacity(nodes.len());
         let mut seen = HashSet::new();
         for node in nodes {
-            // What is no name at all fails the call; one that is not known
-            // fails for itself.
+            // An invalid name fails the whole call; an unknown machine fails
+            // alone.
             let endpoint = match self.locate(&node).await {
                 Err(status) if status.code() == tonic::Code::InvalidArgument => return Err(status),
                 endpoint => endpoint,

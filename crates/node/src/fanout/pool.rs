@@ -7,8 +7,9 @@ use selvage_kit::dial::{self, Endpoint};
 use tokio::time::Instant;
 use tonic::{Status, transport::Channel};
 
-/// Connections that are kept; beyond it the longest unused one goes.
-const MOST: usize = 4096;
+/// Maximum number of connections; beyond it, the one unused for longest is
+/// closed.
+const MAX_CONNECTIONS: usize = 4096;
 
 pub(super) struct Pool {
     tls: Option<Arc<rustls::ClientConfig>>,
@@ -22,7 +23,8 @@ struct PooledChannel {
 }
 
 impl Pool {
-    /// Without TLS everything is in the clear, for laboratories.
+    /// Creates a pool. Without TLS everything is sent in plaintext, for
+    /// laboratories.
     pub(super) fn new(tls: Option<Arc<rustls::ClientConfig>>, idle: Duration) -> Self {
         Self { tls, idle, channels: Mutex::default() }
     }
@@ -35,7 +37,7 @@ impl Pool {
             found.used = now;
             return Ok(found.channel.clone());
         }
-        if channels.len() >= MOST
+        if channels.len() >= MAX_CONNECTIONS
             && let Some(oldest) = channels.iter().min_by_key(|(_, pooled)| pooled.used)
         {
             let oldest = oldest.0.clone();

@@ -10,8 +10,8 @@ use tower::ServiceExt;
 
 use super::splice;
 
-/// The largest message that is taken from a node.
-const LARGEST: usize = 32 * 1024 * 1024;
+/// Maximum size of a message from a node.
+const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 
 const HEADER: usize = 5;
 
@@ -19,7 +19,7 @@ const HEADER: usize = 5;
 pub(super) enum Route {
     /// Over the network.
     There(Channel),
-    /// To this process's own services.
+    /// Services of this process.
     Here(Here),
 }
 
@@ -138,9 +138,9 @@ impl Reader {
         if compressed != 0 {
             return Err(Status::internal("the node compresses what it was not asked to"));
         }
-        if length > LARGEST {
+        if length > MAX_MESSAGE {
             return Err(Status::resource_exhausted(format!(
-                "the node's answer of {length} bytes is over the limit of {LARGEST} bytes"
+                "the node's answer of {length} bytes is over the limit of {MAX_MESSAGE} bytes"
             )));
         }
         if self.buffer.len() < HEADER + length {

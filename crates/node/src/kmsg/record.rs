@@ -22,7 +22,7 @@ const FACILITIES: [&str; 24] = [
 pub enum Malformed {
     #[error("kernel message should contain a prefix")]
     NoPrefix,
-    // As its clients know it.
+    // The text with its typo, which clients know.
     #[error("message metdata should have at least 3 parts, got {0}")]
     FewParts(usize),
     #[error("error parsing {part} of a kernel message: {text:?} is not a number")]
@@ -33,7 +33,7 @@ pub enum Malformed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub facility: u32,
-    /// From 0, an emergency, to 7.
+    /// Level, from 0 (emergency) to 7 (debug).
     pub level: u8,
     pub sequence: u64,
     /// Time of the record, in microseconds since boot.

@@ -57,7 +57,7 @@ pub(super) enum RingStep {
     Record(Record),
     /// A record that cannot be parsed; the next one may be fine.
     Malformed(Malformed),
-    /// There is none yet.
+    /// No record yet.
     Nothing,
 }
 

@@ -26,10 +26,11 @@ use super::{
     time::Boot,
 };
 
-/// Records that a slow follower may be behind before being told of a gap.
-const BEHIND: usize = 4096;
+/// Number of records that a slow follower may lag behind before it is told of a
+/// gap.
+const MAX_LAG: usize = 4096;
 
-/// Messages that wait for a slow client.
+/// Maximum number of messages that wait for a slow client.
 const QUEUE_LIMIT: usize = 256;
 
 /// The log cannot be opened.
@@ -104,11 +105,11 @@ impl Kmsg {
         }
         let device = self.open()?;
         device.to_the_end().map_err(|error| OpenError(error.into()))?;
-        // What it asks for in place of `unsafe` holds: a `Device` keeps its one
-        // descriptor for as long as it lives.
+        // The condition that replaces `unsafe` holds: a `Device` keeps its one
+        // descriptor as long as it lives.
         #[allow(deprecated)]
         let device = AsyncFd::with_interest(device, Interest::READABLE).map_err(OpenError)?;
-        let (sender, receiver) = broadcast::channel(BEHIND);
+        let (sender, receiver) = broadcast::channel(MAX_LAG);
         *live = Some(sender.clone());
         tokio::spawn(share(device, sender, Arc::clone(&self.live)));
         Ok(receiver)
@@ -129,7 +130,7 @@ async fn share(
     loop {
         tokio::select! {
             failed = pass_on(&device, &sender) => {
-                // Those who follow are told by the end of it.
+                // The end of the stream tells followers.
                 tracing::warn!(error = %failed, "the kernel's log cannot be read any more");
                 *live.lock() = None;
                 return;
@@ -238,7 +239,7 @@ async fn follow(mut live: broadcast::Receiver<Live>, mut view: View, replies: mp
                 gap.into_iter().chain(line).map(data).collect()
             }
             Ok(Err(error)) => vec![failed(error.clone())],
-            // How many shows in the sequence of the next.
+            // The sequence number of the next record shows how many were lost.
             Err(broadcast::error::RecvError::Lagged(_)) => continue,
             Err(broadcast::error::RecvError::Closed) => return,
         };

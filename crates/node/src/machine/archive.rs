@@ -23,8 +23,8 @@ use super::{
 /// Bytes of one piece.
 const PIECE: usize = 32 * 1024;
 
-/// Number of unreadable entries that are reported by name.
-const MOST_PROBLEMS: usize = 100;
+/// Maximum number of unreadable entries that are reported by name.
+const MAX_PROBLEMS: usize = 100;
 
 type Pieces = mpsc::Sender<Result<Data, Status>>;
 type Tar = Builder<GzEncoder<Pipe>>;
@@ -178,7 +178,7 @@ struct Problems {
 
 impl Problems {
     fn note(&mut self, name: &Path, reason: &str) {
-        if self.reported.len() < MOST_PROBLEMS {
+        if self.reported.len() < MAX_PROBLEMS {
             self.reported.push(format!("{}: {reason}", name.display()));
         } else {
             self.more += 1;

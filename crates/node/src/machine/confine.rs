@@ -19,7 +19,7 @@ use rustix::{
 
 use super::{
     Error,
-    guard::{Guard, Seal},
+    guard::{Guard, ProtectedFiles},
 };
 
 /// Attempts at a path that is being renamed while it is followed.
@@ -34,7 +34,7 @@ pub(super) struct Roots {
 }
 
 impl Roots {
-    /// Without any, it is the whole machine.
+    /// Creates roots; without folders, the whole machine is served.
     pub(super) fn new(mut folders: Vec<PathBuf>, guard: Guard) -> Self {
         if folders.is_empty() {
             folders.push(PathBuf::from("/"));
@@ -49,16 +49,16 @@ impl Roots {
 
     /// Follows an absolute path to what it names.
     pub(super) fn locate(&self, path: &str) -> Result<Located, Error> {
-        let seal = self.guard.as_ref().map(Guard::seal);
-        match (self.find(path), seal) {
-            (Ok((fd, stat)), seal) => {
-                if seal.as_ref().is_some_and(|seal| seal.covers_fd(fd.as_fd())) {
+        let protected = self.guard.as_ref().map(Guard::protected);
+        match (self.find(path), protected) {
+            (Ok((fd, stat)), protected) => {
+                if protected.as_ref().is_some_and(|protected| protected.covers_fd(fd.as_fd())) {
                     return Err(Error::Protected { path: path.to_owned() });
                 }
-                Ok(Located { fd, stat, path: path.to_owned(), seal })
+                Ok(Located { fd, stat, path: path.to_owned(), protected })
             }
             // That it is not there is told only where its folder may be seen.
-            (Err(Error::System { .. }), Some(seal)) if self.leads_into(path, &seal) => {
+            (Err(Error::System { .. }), Some(protected)) if self.leads_into(path, &protected) => {
                 Err(Error::Protected { path: path.to_owned() })
             }
             (Err(error), _) => Err(error),
@@ -66,10 +66,10 @@ impl Roots {
     }
 
     /// Returns whether the longest part of a path that can be followed is protected.
-    fn leads_into(&self, path: &str, seal: &Seal) -> bool {
+    fn leads_into(&self, path: &str, protected: &ProtectedFiles) -> bool {
         let parents = Path::new(path).ancestors().skip(1).filter_map(Path::to_str);
         let nearest = parents.filter_map(|parent| self.find(parent).ok()).next();
-        nearest.is_some_and(|(fd, _)| seal.covers_fd(fd.as_fd()))
+        nearest.is_some_and(|(fd, _)| protected.covers_fd(fd.as_fd()))
     }
 
     fn find(&self, path: &str) -> Result<(OwnedFd, Stat), Error> {
@@ -113,7 +113,7 @@ pub(super) struct Located {
     pub(super) stat: Stat,
     path: String,
     /// Protected files and folders below it.
-    seal: Option<Seal>,
+    protected: Option<ProtectedFiles>,
 }
 
 impl Located {
@@ -141,12 +141,12 @@ impl Located {
     /// Returns the reason why a file must not be read by callers; `None` if it
     /// may.
     pub(super) fn refuse(&self, file: &File) -> Option<&'static str> {
-        self.seal.as_ref().and_then(|seal| seal.check(file).err())
+        self.protected.as_ref().and_then(|protected| protected.check(file).err())
     }
 
     /// Returns whether a folder that was opened on a walk is not entered.
     pub(super) fn closed(&self, folder: &OwnedFd) -> bool {
-        self.seal.as_ref().is_some_and(|seal| seal.covers_fd(folder.as_fd()))
+        self.protected.as_ref().is_some_and(|protected| protected.covers_fd(folder.as_fd()))
     }
 
     /// Its entries, if it is a folder.

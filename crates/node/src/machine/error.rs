@@ -124,7 +124,7 @@ impl Error {
             Self::Outside { .. } | Self::Protected { .. } => Code::PermissionDenied,
             Self::System { error, .. } => match *error {
                 Errno::NOENT | Errno::NOTDIR => Code::NotFound,
-                // What a link of the kernel's own answers that is not followed.
+                // A link of the kernel that is not followed gives LOOP.
                 Errno::ACCESS | Errno::PERM | Errno::LOOP => Code::PermissionDenied,
                 Errno::NAMETOOLONG => Code::InvalidArgument,
                 _ => Code::Internal,

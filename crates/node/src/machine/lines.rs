@@ -4,8 +4,8 @@
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt, stream};
 
-/// A line may have so many bytes before it is sent in parts.
-const LONGEST: usize = 64 * 1024;
+/// Size from which a line is sent in parts.
+const MAX_LINE: usize = 64 * 1024;
 
 /// The same bytes in other pieces. An error is passed on after what came
 /// before it.
@@ -42,7 +42,7 @@ impl<S: Stream<Item = Result<Bytes, E>> + Unpin, E> State<S, E> {
                     let fresh = piece.iter().rposition(|byte| *byte == b'\n');
                     let end = fresh.map(|at| self.held.len() + at + 1);
                     self.held.extend_from_slice(&piece);
-                    let end = end.or((self.held.len() >= LONGEST).then_some(self.held.len()));
+                    let end = end.or((self.held.len() >= MAX_LINE).then_some(self.held.len()));
                     if let Some(end) = end {
                         return Some(Ok(self.held.split_to(end).freeze()));
                     }

@@ -112,7 +112,7 @@ struct Inner {
 }
 
 impl MachineApi {
-    /// With these settings.
+    /// Creates the service with these settings.
     pub fn new(settings: Settings) -> Self {
         Self::with_delay(settings, POWER_DELAY)
     }
@@ -165,7 +165,7 @@ impl MachineApi {
             return Err(Error::Invalid { field: "id", reason }.into());
         }
         self.0.services.operate(id, operation).await?;
-        tracing::info!(service = id, "service {} via API", operation.done());
+        tracing::info!(service = id, "the service was {} via API", operation.done());
         Ok(format!("Service {id:?} {}", operation.done()))
     }
 

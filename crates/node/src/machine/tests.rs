@@ -226,7 +226,7 @@ async fn a_caller_who_leaves_gives_his_place_back() {
     let machine = machine(None, vec![folder.path().to_owned()]);
     let path = folder.path().join("file").to_str().unwrap().to_owned();
     let mut open = Vec::new();
-    for _ in 0..transfers::SHARE {
+    for _ in 0..transfers::MAX_PER_CALLER {
         let request = Request::new(ReadRequest { path: path.clone() });
         open.push(machine.read(request).await.unwrap());
     }

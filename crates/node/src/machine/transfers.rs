@@ -12,11 +12,11 @@ use tonic::Request;
 
 use super::Error;
 
-/// Files and folders that may be sent at the same time.
-pub(super) const ALL: usize = 64;
+/// Maximum number of files and folders that are sent at the same time.
+pub(super) const MAX_TRANSFERS: usize = 64;
 
 /// Maximum number of transfers of one caller.
-pub(super) const SHARE: usize = 16;
+pub(super) const MAX_PER_CALLER: usize = 16;
 
 #[derive(Clone, Default)]
 pub(super) struct TransferSlots(Arc<Mutex<HashMap<String, usize>>>);
@@ -36,7 +36,7 @@ impl TransferSlots {
     fn take_for(&self, caller: String) -> Result<TransferSlot, Error> {
         let mut taken = self.0.lock();
         let own = taken.get(&caller).copied().unwrap_or_default();
-        if own >= SHARE || taken.values().sum::<usize>() >= ALL {
+        if own >= MAX_PER_CALLER || taken.values().sum::<usize>() >= MAX_TRANSFERS {
             return Err(Error::Busy);
         }
         taken.insert(caller.clone(), own + 1);
@@ -64,15 +64,15 @@ mod tests {
     fn one_caller_leaves_room_for_others() {
         let slots = TransferSlots::default();
         let take = |name: &str| slots.take_for(name.to_owned());
-        let mut taken: Vec<_> = (0..SHARE).filter_map(|_| take("eve").ok()).collect();
-        assert_eq!(taken.len(), SHARE);
+        let mut taken: Vec<_> = (0..MAX_PER_CALLER).filter_map(|_| take("eve").ok()).collect();
+        assert_eq!(taken.len(), MAX_PER_CALLER);
         assert!(take("eve").is_err() && take("ann").is_ok());
         taken.pop();
         assert!(take("eve").is_ok());
-        for caller in 0..ALL {
+        for caller in 0..MAX_TRANSFERS {
             taken.extend(take(&caller.to_string()));
         }
-        assert_eq!(taken.len(), ALL);
+        assert_eq!(taken.len(), MAX_TRANSFERS);
         assert!(take("late").is_err());
         drop(taken);
         assert!(slots.0.lock().is_empty() && take("late").is_ok());

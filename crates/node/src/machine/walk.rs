@@ -15,12 +15,12 @@ use rustix::{
 
 use super::confine::Located;
 
-/// Deeper than this nobody goes: each level costs a descriptor.
-const DEEPEST: usize = 256;
+/// Maximum depth of a walk: each level costs a file descriptor.
+const MAX_DEPTH: usize = 256;
 
 /// One entry on the way.
 pub(super) struct Entry<'a> {
-    /// From where the walk began; `.` for that itself.
+    /// Path from where the walk began; `.` for the start itself.
     pub(super) relative: &'a Path,
     pub(super) stat: Result<Stat, Errno>,
     /// Target of a symbolic link.
@@ -32,7 +32,7 @@ pub(super) struct Entry<'a> {
 pub(super) enum Location<'a> {
     /// Start of the walk.
     Start(&'a Located),
-    /// In a folder of the walk that began there, by name.
+    /// Entry by name in a folder of the walk that began there.
     In(&'a Located, BorrowedFd<'a>, &'a CString),
 }
 
@@ -95,7 +95,7 @@ struct Levels<'a> {
 
 impl Levels<'_> {
     fn enter(self, folder: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
-        if self.level >= DEEPEST {
+        if self.level >= MAX_DEPTH {
             return Err(Errno::MFILE);
         }
         let inner = subfolder(folder, name)?;

@@ -185,7 +185,7 @@ async fn a_dead_runtime_is_reported_next_to_the_answer_of_the_other() {
     assert_eq!((answered.metadata.is_none(), answered.stats.len()), (true, 1));
     assert_eq!(failed.metadata.as_ref().unwrap().error, why);
 
-    // What was never on this machine is not missed.
+    // A runtime that was never installed is not reported as missing.
     let os = two(Fake { absent: true, ..dead() }, apps());
     let reply = os.containers(every()).await.unwrap().into_inner();
     assert_eq!(reply.messages.len(), 1, "{reply:?}");

@@ -15,7 +15,7 @@ pub(crate) fn container_labels(container: &Container) -> String {
         }
     };
     let name = match container.kind {
-        // As cAdvisor calls what holds a pod.
+        // Name that cAdvisor gives to the container of a pod.
         ContainerKind::Sandbox => "POD",
         ContainerKind::Plain | ContainerKind::App => container.name.as_str(),
     };

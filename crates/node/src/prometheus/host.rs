@@ -13,7 +13,7 @@ const VIRTUAL_MEMORY: &[&str] =
     &["oom_kill", "pgfault", "pgmajfault", "pgpgin", "pgpgout", "pswpin", "pswpout"];
 
 pub(super) fn write(page: &mut Page, sampler: &Sampler, filesystems: &[Filesystem]) {
-    // As of now: the last look may have left out disks and network.
+    // Reads anew: the last measurement may have left out disks and network.
     let snapshot = sampler.with_host_reader(|reader| reader.snapshot());
     let snapshot = snapshot.unwrap_or_else(|_| sampler.host().0);
     processors(page, &snapshot);

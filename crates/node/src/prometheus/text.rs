@@ -13,7 +13,8 @@ pub(super) struct Page(String);
 pub(super) enum Kind {
     Counter,
     Gauge,
-    /// May be either, as node_exporter says of what it passes on by name.
+    /// Unknown type, as node_exporter says of metrics that it passes on by
+    /// name.
     Untyped,
 }
 

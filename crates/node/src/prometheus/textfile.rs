@@ -10,8 +10,8 @@ use std::{
 
 use super::text::{Kind, Page, labelled};
 
-/// Longer files are left out.
-const LONGEST: u64 = 1 << 20;
+/// Maximum size of a file; longer ones are left out.
+const MAX_FILE: u64 = 1 << 20;
 
 pub(super) fn write(page: &mut Page, folder: &Path) {
     let files = match files(folder) {
@@ -64,8 +64,8 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn read(file: &Path) -> Result<(String, f64), String> {
     let state = fs::metadata(file).map_err(|error| error.to_string())?;
-    if !state.is_file() || state.len() > LONGEST {
-        return Err(format!("not a regular file of at most {LONGEST} bytes"));
+    if !state.is_file() || state.len() > MAX_FILE {
+        return Err(format!("not a regular file of at most {MAX_FILE} bytes"));
     }
     let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
     let time =

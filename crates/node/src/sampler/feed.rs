@@ -138,7 +138,7 @@ impl Sampler {
         match runtime.list(namespace).await {
             Ok(listed) => self.reconcile(namespace, listed).await,
             Err(error) => {
-                tracing::warn!(runtime = runtime.name(), namespace, %error, "containers are not listed");
+                tracing::warn!(runtime = runtime.name(), namespace, %error, "the containers of a runtime could not be listed");
             }
         }
     }

@@ -130,7 +130,7 @@ pub(crate) fn once(container: &Container) -> io::Result<Measured> {
 impl Files {
     fn open(mounts: &Mounts, pid: u32, kind: Kind) -> io::Result<Self> {
         let group = Reader::open(Paths::of_pid(mounts, pid)?)?;
-        // What is in a pod has the network of its sandbox.
+        // A container in a pod has the network of its sandbox.
         let network = match kind {
             Kind::App => None,
             Kind::Plain | Kind::Sandbox => own_network(pid),

@@ -22,7 +22,7 @@ use crate::{
     host::{HostReader, Snapshot},
 };
 
-/// Between two looks.
+/// Interval of measurements.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Disks, network and what else changes slowly are read once in so many looks,
@@ -106,7 +106,7 @@ impl Sampler {
             let sampler = self.clone();
             // Files of the kernel do not block for long, but they are files.
             if let Err(error) = tokio::task::spawn_blocking(move || sampler.look()).await {
-                tracing::error!(%error, "a look at the machine failed");
+                tracing::error!(%error, "measuring the machine failed");
             }
         }
     }
@@ -119,7 +119,7 @@ impl Sampler {
         self.look_at_host(now, watched || look % FULL_EVERY == 1);
         let feeds: Vec<Arc<Feed>> = self.0.feeds.lock().values().cloned().collect();
         for feed in feeds {
-            // Not all at once: a fifth of them in full, the rest in brief.
+            // Reads a fifth of the containers in full, the rest in brief.
             feed.look(now, |at| watched || (look + at as u64).is_multiple_of(FULL_EVERY));
         }
         self.0.looks.send_replace(look);
@@ -188,8 +188,9 @@ impl Sampler {
         Watching(self.0.looks.subscribe())
     }
 
-    /// Memory that all histories take, in bytes.
-    pub fn history_size(&self) -> usize {
+    /// Returns the memory that all histories take, in bytes.
+    #[cfg(test)]
+    pub(crate) fn history_size(&self) -> usize {
         let mut size = self.0.host.lock().history.size();
         self.each(|tracked| size += tracked.history.size());
         size

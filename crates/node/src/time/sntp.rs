@@ -46,7 +46,7 @@ pub(super) async fn ask(server: (&str, u16), clock: &Clock) -> Result<Reading, F
     loop {
         let length = socket.recv(&mut answer).await.map_err(silent)?;
         let received = clock();
-        // What does not carry our mark is no answer to us.
+        // A packet without our mark is no answer to us.
         if length >= LENGTH && answer[24..32] == mark {
             return read(&answer[..LENGTH], sent, received).map_err(Failure::Answer);
         }

@@ -39,7 +39,7 @@ async fn rights_are_the_callers_own_by_way_of_a_node_too() {
         let read = || ReadRequest { path: "/etc/hostname".into() };
         let file = client.read(request(read(), "admin", &[("node", "t")])).await.unwrap();
         assert!(file.into_inner().message().await.unwrap().is_some(), "{machine}");
-        // Who may not, may not at the entry already.
+        // A caller without rights is refused by the entry already.
         let refused = client.read(request(read(), "operator", &[("node", "t")])).await;
         assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
         let refused = client.reboot(request((), "viewer", &[("nodes", "t")])).await.unwrap_err();

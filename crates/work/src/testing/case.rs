@@ -11,7 +11,7 @@ use super::faulty::{Fault, Faulty, Moment, Script};
 use super::{Environment, Violation};
 use crate::{Engine, Error, Failure, Handle};
 
-/// After so long an operation counts as one that never ends.
+/// Time after which an operation counts as one that never ends.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,7 @@ pub(super) enum Fault {
     /// Runs twice, with the first run forgotten.
     Repeat,
     Fail,
-    /// Is cancelled during the operation.
+    /// Cancels the operation meanwhile.
     Cancel,
     /// The process is asked to stop.
     Stop,
@@ -25,7 +25,7 @@ pub(super) enum Fault {
     Crash,
 }
 
-/// Before or after the work of the step.
+/// Moment: before or after the work of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     Before,

@@ -116,7 +116,7 @@ async fn slow_followers_learn_what_they_missed_and_delay_nobody() {
     assert_eq!(heard[0], "… 900 lines skipped");
     assert_eq!(heard[100], "line 999");
     process.stop().await;
-    // What is left in the store when nobody has it in memory any more.
+    // The operation is only in the store now.
     let next = Process::start(&store, "one", &shop).await;
     let heard = lines(&next.engine.attach(handle.id()).unwrap()).await;
     assert_eq!((heard.len(), heard[0].as_str()), (11, "… 990 lines skipped"));

@@ -136,7 +136,7 @@ async fn a_failure_or_panic_holds_up_nobody_else_and_is_tried_again_later() {
     assert_eq!(seen, ["fails", "panics", "works"]);
     scene.rest().await;
     assert_eq!(scene.queue.len(), 2);
-    // Nothing is due before its time.
+    // No key is due before its time.
     assert!(scene.runs.try_recv().is_err());
     scene.clock.advance(SECOND);
     let mut again = [scene.next().await, scene.next().await];
