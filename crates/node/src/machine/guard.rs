@@ -9,16 +9,22 @@
 
 use std::{
     collections::{HashSet, VecDeque},
+    ffi::OsString,
     fs::{self, File},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd},
-        unix::fs::{FileExt, MetadataExt},
+        unix::{
+            ffi::OsStringExt,
+            fs::{FileExt, MetadataExt},
+        },
     },
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustix::fs::{FsWord, Stat, fstat, fstatfs};
+
+use super::mounts::unescape;
 
 /// Maximum number of files and folders in protected folders that are recognised
 /// by their ids. Keys and stores are few; folders with more are protected by
@@ -34,6 +40,9 @@ const KEY_MARKS: [&[u8]; 3] = [b"PRIVATE KEY-----", b"PRIVATE KEY BLOCK-----", b
 
 /// File system of the kernel's view of processes.
 const PROC: FsWord = 0x9fa0;
+
+/// Devices and files that memory is moved to.
+const SWAPS: &str = "/proc/swaps";
 
 /// Kernel memory.
 const KERNEL_MEMORY: [&str; 2] = ["kcore", "vmcore"];
@@ -52,11 +61,21 @@ impl Guard {
         let paths: Vec<PathBuf> = self
             .0
             .iter()
-            .map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
+            .cloned()
+            .chain(swaps(&fs::read(SWAPS).unwrap_or_default()))
+            .map(|path| path.canonicalize().unwrap_or(path))
             .collect();
         let ids = inodes(&paths);
         ProtectedFiles { paths, ids }
     }
+}
+
+/// Devices and files of the kernel's table of swap space.
+fn swaps(table: &[u8]) -> Vec<PathBuf> {
+    let rows = table.split(|byte| *byte == b'\n').skip(1);
+    let names = rows.map(|row| row.split(u8::is_ascii_whitespace).next().unwrap_or_default());
+    let names = names.filter(|name| name.starts_with(b"/"));
+    names.map(|name| OsString::from_vec(unescape(name)).into()).collect()
 }
 
 /// Devices and inodes of these paths and of what is below them, nearest first.

@@ -207,3 +207,16 @@ fn memory_and_environment_of_processes_are_refused() {
     assert!(lab.read(Path::new("/proc/kcore")).is_err(), "kernel memory");
     assert!(lab.read(Path::new("/proc/meminfo")).is_ok());
 }
+
+/// What was in memory is on a swap file.
+#[test]
+fn swap_space_is_known_by_the_kernels_table() {
+    let table = b"Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+        /dev/vda2                               partition\t1\t0\t-2\n\
+        /var/a\\040swap\t\t\tfile\t\t1\t0\t-3\n\
+        /old\\040(deleted)\t\t\tfile\t\t1\t0\t-4\n";
+    let found = swaps(table);
+    let expected = ["/dev/vda2", "/var/a swap", "/old (deleted)"].map(PathBuf::from);
+    assert_eq!(found, expected);
+    assert_eq!(swaps(b""), Vec::<PathBuf>::new());
+}
