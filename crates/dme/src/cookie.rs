@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Limit of the length of a cookie, longer than any.
-const LONGEST: usize = 8192;
+const MAX_COOKIE: usize = 8192;
 /// Minimum interval of reloading keys because of a cookie of an unknown key.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -82,7 +82,7 @@ struct Header {
 
 /// Reason why a cookie is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Bad {
+enum CookieError {
     #[error("missing cookie")]
     Missing,
     #[error("the cookie cannot be read")]
@@ -126,7 +126,7 @@ pub struct Cookies {
 }
 
 impl Cookies {
-    /// Without keys; [`Cookies::load`] brings them.
+    /// Creates it without keys; [`Cookies::load`] loads them.
     pub fn new(source: Arc<dyn KeySource>, lifetime: Duration, clock: Arc<dyn Clock>) -> Self {
         Self {
             ring: ArcSwap::default(),
@@ -149,7 +149,8 @@ impl Cookies {
         let ready =
             |key: &CookieKey| (key.version, hmac::Key::new(hmac::HMAC_SHA512, &key.cookie_secret));
         let ring = Ring { keys: keys.iter().map(ready).collect(), source: keys, ..Ring::default() };
-        // What is known of cookies goes with the keys, and stays with them.
+        // The cache of verified cookies belongs to its keys, and is kept with
+        // them.
         if self.ring.load().source != ring.source {
             self.ring.store(Arc::new(ring));
         }
@@ -225,7 +226,9 @@ impl Cookies {
     ) -> Result<(Claims<T>, Arc<Ring>)> {
         let outcome = match self.check(cookie) {
             // Another engine may have signed it with a key that is newer.
-            Err(Bad::UnknownKey(kid)) if self.newest().is_none_or(|newest| kid > newest) => {
+            Err(CookieError::UnknownKey(kid))
+                if self.newest().is_none_or(|newest| kid > newest) =>
+            {
                 self.reload(kid).await;
                 self.check(cookie)
             }
@@ -237,27 +240,28 @@ impl Cookies {
     fn check<T: Signed + for<'de> Deserialize<'de>>(
         &self,
         cookie: &str,
-    ) -> Result<(Claims<T>, Arc<Ring>), Bad> {
+    ) -> Result<(Claims<T>, Arc<Ring>), CookieError> {
         if cookie.is_empty() {
-            return Err(Bad::Missing);
+            return Err(CookieError::Missing);
         }
-        if cookie.len() > LONGEST {
-            return Err(Bad::Malformed);
+        if cookie.len() > MAX_COOKIE {
+            return Err(CookieError::Malformed);
         }
-        let (signed, signature) = cookie.rsplit_once('.').ok_or(Bad::Malformed)?;
-        let (header, claims) = signed.split_once('.').ok_or(Bad::Malformed)?;
+        let (signed, signature) = cookie.rsplit_once('.').ok_or(CookieError::Malformed)?;
+        let (header, claims) = signed.split_once('.').ok_or(CookieError::Malformed)?;
         if read::<Header>(header)?.alg != "HS512" {
-            return Err(Bad::Malformed);
+            return Err(CookieError::Malformed);
         }
-        // Which key it is is said inside: nothing else of it is believed yet.
+        // The number of the key is in the claims: nothing else in them is
+        // trusted before the signature is checked.
         let claims: Claims<T> = read(claims)?;
         let kid = claims.key.kid();
         let ring = self.ring.load_full();
-        let key = ring.get(kid).ok_or(Bad::UnknownKey(kid))?;
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| Bad::Malformed)?;
-        hmac::verify(key, signed.as_bytes(), &signature).map_err(|_| Bad::Signature)?;
+        let key = ring.get(kid).ok_or(CookieError::UnknownKey(kid))?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| CookieError::Malformed)?;
+        hmac::verify(key, signed.as_bytes(), &signature).map_err(|_| CookieError::Signature)?;
         if claims.exp <= self.clock.now().as_second() {
-            return Err(Bad::Expired);
+            return Err(CookieError::Expired);
         }
         Ok((claims, ring))
     }
@@ -276,7 +280,7 @@ impl Cookies {
     }
 }
 
-fn read<T: for<'de> Deserialize<'de>>(part: &str) -> Result<T, Bad> {
-    let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| Bad::Malformed)?;
-    serde_json::from_slice(&bytes).map_err(|_| Bad::Malformed)
+fn read<T: for<'de> Deserialize<'de>>(part: &str) -> Result<T, CookieError> {
+    let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| CookieError::Malformed)?;
+    serde_json::from_slice(&bytes).map_err(|_| CookieError::Malformed)
 }

@@ -93,7 +93,7 @@ impl OpenPart for Opened {
     async fn spawn(self: Box<Self>, _: &Tasks) -> Result<()> {
         if let Some(dme) = self.dme {
             dme.spawn(&self.context.reconcilers);
-            // What it waits for comes from outside.
+            // Readiness depends on a controller elsewhere.
             let mut ready = dme.ready();
             if tokio::time::timeout(SYNC_TIMEOUT, ready.wait_for(Result::is_ok)).await.is_err() {
                 tracing::warn!("the match engine has no controller yet");
@@ -118,7 +118,8 @@ async fn open_engine(context: &Context, options: &Options) -> Result<Dme> {
     opened.context("match engine")
 }
 
-/// With the store, and a controller in this process or at a known address.
+/// Returns the upstream of an engine that has the store, and a controller in
+/// this process or at a known address.
 async fn beside(context: &Context, options: &Options) -> Result<Upstream> {
     let addresses = if context.process.runs(CONTROLLER) && options.controllers.is_empty() {
         let path = context.bind(DmePart::NAME).await?;
@@ -151,7 +152,7 @@ async fn mirror(context: &Context, region: &str) -> Result<Option<Mirror>> {
         }
         Err(error) => {
             let error = anyhow::Error::from(error);
-            tracing::warn!("{error:#}: a start without a controller will know nothing");
+            tracing::warn!("{error:#}: without a mirror, a start without a controller has no data");
             Ok(None)
         }
     }

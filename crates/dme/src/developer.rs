@@ -22,7 +22,7 @@ struct Claims {
 
 /// Reason why a token is refused. Clients of the original know the texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Bad {
+pub(crate) enum TokenError {
     #[error("the public key of the app cannot be read")]
     Key,
     #[error("the token cannot be read, or is not signed by the developer")]
@@ -45,29 +45,30 @@ pub(crate) fn verify(
     key: &DecodingKey,
     app: &AppName,
     now: Timestamp,
-) -> Result<(), Bad> {
+) -> Result<(), TokenError> {
     let mut validation = Validation::new(Algorithm::RS256);
     // Times are checked below, by our own clock.
     validation.required_spec_claims.clear();
     validation.validate_exp = false;
     validation.validate_nbf = false;
     validation.validate_aud = false;
-    let claims = decode::<Claims>(token, key, &validation).map_err(|_| Bad::Signature)?.claims;
+    let claims =
+        decode::<Claims>(token, key, &validation).map_err(|_| TokenError::Signature)?.claims;
     let now = now.as_second();
     if claims.exp.is_some_and(|end| end <= now) {
-        return Err(Bad::Expired);
+        return Err(TokenError::Expired);
     }
     if claims.nbf.is_some_and(|begin| begin > now) {
-        return Err(Bad::NotYet);
+        return Err(TokenError::NotYet);
     }
     if claims.devname != app.developer {
-        return Err(Bad::Developer);
+        return Err(TokenError::Developer);
     }
     if claims.appname != app.name {
-        return Err(Bad::Name);
+        return Err(TokenError::Name);
     }
     if claims.appvers != app.version {
-        return Err(Bad::Version);
+        return Err(TokenError::Version);
     }
     Ok(())
 }

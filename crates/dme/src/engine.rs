@@ -172,7 +172,7 @@ impl Engine {
             DeveloperKey::None if token.is_empty() => Ok(()),
             DeveloperKey::None => unauthenticated("No authkey found to validate token"),
             _ if token.is_empty() => Err(Error::Invalid("No authtoken received")),
-            DeveloperKey::Unreadable => Err(bad(developer::Bad::Key)),
+            DeveloperKey::Unreadable => Err(bad(developer::TokenError::Key)),
             DeveloperKey::Key(key) => {
                 developer::verify(token, key, &app.name, self.clock.now()).map_err(bad)
             }

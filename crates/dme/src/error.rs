@@ -21,7 +21,7 @@ pub enum Error {
     /// The registered app may not do this.
     #[error("{0}")]
     Denied(String),
-    /// There is nothing to sign cookies with.
+    /// No key to sign cookies with.
     #[error("no signing key")]
     NoSigningKey,
     /// The operating system gives no random bytes.

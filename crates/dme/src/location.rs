@@ -18,11 +18,11 @@ use crate::{
     position::Position,
 };
 
-/// The accuracies that are told apart, in km.
+/// Levels of accuracy in km.
 const ACCURACIES: [f64; 3] = [2.0, 10.0, 100.0];
-/// Instead of an accuracy where there is none.
-const NONE: f64 = -1.0;
-/// No answer of a location API is larger.
+/// Value for an unknown accuracy.
+const UNKNOWN: f64 = -1.0;
+/// Maximum size of an answer of a location API.
 const MAX_ANSWER: usize = 64 * 1024;
 
 impl Engine {
@@ -64,13 +64,13 @@ impl Engine {
 fn by_distance(distance: f64) -> (Status, f64) {
     match ACCURACIES.into_iter().find(|accuracy| distance < *accuracy) {
         Some(accuracy) => (Status::LocVerified, accuracy),
-        None => (Status::LocMismatchSameCountry, NONE),
+        None => (Status::LocMismatchSameCountry, UNKNOWN),
     }
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Question<'a> {
+struct Query<'a> {
     latitude: f64,
     longitude: f64,
     token: &'a str,
@@ -139,39 +139,39 @@ impl LocationClient {
     async fn ask(&self, latitude: f64, longitude: f64, token: &str) -> (Status, f64) {
         let Some(service_url) = &self.service_url else {
             tracing::warn!("the token server's address has no followURL: locations not checked");
-            return (Status::LocErrorOther, NONE);
+            return (Status::LocErrorOther, UNKNOWN);
         };
-        let question = Question { latitude, longitude, token, service_url };
-        match tokio::time::timeout(self.timeout, self.send(&question)).await {
+        let query = Query { latitude, longitude, token, service_url };
+        match tokio::time::timeout(self.timeout, self.send(&query)).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => {
                 tracing::warn!(error = %error.without_url(), "location API");
-                (Status::LocErrorOther, NONE)
+                (Status::LocErrorOther, UNKNOWN)
             }
             Err(_) => {
                 tracing::warn!(timeout = ?self.timeout, "location API did not answer in time");
-                (Status::LocErrorOther, NONE)
+                (Status::LocErrorOther, UNKNOWN)
             }
         }
     }
 
-    async fn send(&self, question: &Question<'_>) -> reqwest::Result<(Status, f64)> {
-        let mut request = self.http.post(self.url.clone()).json(question);
+    async fn send(&self, query: &Query<'_>) -> reqwest::Result<(Status, f64)> {
+        let mut request = self.http.post(self.url.clone()).json(query);
         if !self.user.is_empty() {
             request = request.basic_auth(&self.user, Some(self.password.expose()));
         }
         let mut answer = request.send().await?;
         if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            return Ok((Status::LocErrorUnauthorized, NONE));
+            return Ok((Status::LocErrorUnauthorized, UNKNOWN));
         }
         if !answer.status().is_success() {
             tracing::warn!(status = %answer.status(), "location API");
-            return Ok((Status::LocErrorOther, NONE));
+            return Ok((Status::LocErrorOther, UNKNOWN));
         }
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await? {
             if body.len() + chunk.len() > MAX_ANSWER {
-                return Ok((Status::LocErrorOther, NONE));
+                return Ok((Status::LocErrorOther, UNKNOWN));
             }
             body.extend_from_slice(&chunk);
         }
@@ -187,24 +187,24 @@ fn follow_url(token_server: &str) -> Option<String> {
 
 fn read(body: &[u8]) -> (Status, f64) {
     let Ok(answer) = serde_json::from_slice::<Answer>(body) else {
-        return (Status::LocErrorOther, NONE);
+        return (Status::LocErrorOther, UNKNOWN);
     };
     let Some(degree) = answer.matching_degree.number() else {
-        return (Status::LocErrorOther, NONE);
+        return (Status::LocErrorOther, UNKNOWN);
     };
     match degree {
-        0 => (Status::LocUnknown, NONE),
+        0 => (Status::LocUnknown, UNKNOWN),
         1 => (Status::LocVerified, ACCURACIES[0]),
         2 => (Status::LocVerified, ACCURACIES[1]),
         3 => (Status::LocVerified, ACCURACIES[2]),
-        4 => (Status::LocMismatchSameCountry, NONE),
-        5 => (Status::LocMismatchOtherCountry, NONE),
-        6 => (Status::LocRoamingCountryMatch, NONE),
-        7 => (Status::LocRoamingCountryMismatch, NONE),
+        4 => (Status::LocMismatchSameCountry, UNKNOWN),
+        5 => (Status::LocMismatchOtherCountry, UNKNOWN),
+        6 => (Status::LocRoamingCountryMatch, UNKNOWN),
+        7 => (Status::LocRoamingCountryMismatch, UNKNOWN),
         negative if negative < 0 && answer.message.contains("invalidToken") => {
-            (Status::LocErrorUnauthorized, NONE)
+            (Status::LocErrorUnauthorized, UNKNOWN)
         }
-        _ => (Status::LocErrorOther, NONE),
+        _ => (Status::LocErrorOther, UNKNOWN),
     }
 }
 

@@ -40,9 +40,9 @@ struct Cell {
 /// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Nearest {
-    /// In the order that [`Near::new`] gave.
+    /// Index in the order that [`Near::new`] gave.
     pub(crate) index: usize,
-    /// In km.
+    /// Distance in km.
     pub(crate) distance: f64,
 }
 

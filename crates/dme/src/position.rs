@@ -15,12 +15,12 @@ pub struct Position {
     latitude: f64,
     longitude: f64,
     cos_latitude: f64,
-    /// On a sphere of radius 1.
+    /// Point on a sphere of radius 1.
     unit: [f64; 3],
 }
 
 impl Position {
-    /// From degrees.
+    /// Creates a position from degrees.
     pub fn new(latitude: f64, longitude: f64) -> Self {
         let (sin_latitude, cos_latitude) = radians(latitude).sin_cos();
         let (sin_longitude, cos_longitude) = radians(longitude).sin_cos();
@@ -55,7 +55,7 @@ fn radians(degrees: f64) -> f64 {
 
 /// Returns true if these are degrees of a location on earth.
 pub(crate) fn is_on_earth(loc: &Loc) -> bool {
-    // What is not a number is not within.
+    // NaN is not within.
     loc.latitude.abs() <= 90.0 && loc.longitude.abs() <= 180.0
 }
 

@@ -87,7 +87,7 @@ impl AppStats {
     }
 }
 
-/// Whom the samples are from.
+/// Origin of samples.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
     pub(crate) operator: String,

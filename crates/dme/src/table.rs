@@ -111,7 +111,7 @@ impl Instance {
 #[derive(Debug, Default)]
 pub(crate) struct Carrier {
     near: SpatialIndex,
-    /// In the order of the places.
+    /// Instances, in the order of the places.
     instances: Vec<Instance>,
 }
 

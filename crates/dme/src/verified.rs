@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 
 use crate::cookie::Session;
 
-/// Parts with a lock each, so that calls seldom wait for each other.
-const PARTS: usize = 16;
-/// Cookies in the newer half of a part. With both halves full it is about
-/// 10 MB in all.
-const MOST: usize = 512;
+/// Number of shards with a lock each, so that calls seldom wait for each other.
+const SHARDS: usize = 16;
+/// Maximum number of cookies in the newer half of a shard. With all halves full
+/// it is about 10 MB.
+const MAX_ENTRIES: usize = 512;
 
 struct VerifiedCookie {
     signature: Box<str>,
@@ -41,7 +41,7 @@ impl Part {
     }
 
     fn insert(&mut self, signed: Box<str>, known: VerifiedCookie) {
-        if self.newer.len() >= MOST {
+        if self.newer.len() >= MAX_ENTRIES {
             self.older = std::mem::take(&mut self.newer);
         }
         self.newer.insert(signed, known);
@@ -50,7 +50,7 @@ impl Part {
 
 /// Cookies that are good.
 #[derive(Default)]
-pub(crate) struct Verified([Mutex<Part>; PARTS]);
+pub(crate) struct Verified([Mutex<Part>; SHARDS]);
 
 impl Verified {
     /// Returns the session of a cookie that was seen before and has not ended.
@@ -73,7 +73,7 @@ impl Verified {
     /// A signature is as good as chance.
     fn part(&self, signature: &str) -> &Mutex<Part> {
         let chance = signature.bytes().next().unwrap_or(0);
-        &self.0[usize::from(chance) % PARTS]
+        &self.0[usize::from(chance) % SHARDS]
     }
 
     #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
             let found = verified.find(&shown_all_the_time, 1);
             assert_eq!(found.unwrap().app.name, "app 0", "after {number}");
         }
-        assert!(verified.len() <= 2 * MOST * PARTS, "{}", verified.len());
+        assert!(verified.len() <= 2 * MAX_ENTRIES * SHARDS, "{}", verified.len());
         assert_eq!(verified.find(&cookie(1), 1), None);
         assert_eq!(verified.find(&cookie(99_999), 1), Some(session(99_999)));
     }

@@ -330,7 +330,7 @@ async fn it_says_who_it_is_and_what_it_counted_and_nothing_else() {
     for _ in 0..3 {
         client.register_client(crate::lab::register(&name("some"))).await.unwrap();
     }
-    // Nothing of an app that nobody has, nor of a stranger.
+    // Apps that do not exist, and those of others, are not found.
     client.register_client(crate::lab::register(&name("none"))).await.unwrap_err();
     client.find_cloudlet(crate::lab::asked("TDG", 1.0, 1.0)).await.unwrap_err();
     let mut last = controller.letters.recv().await.unwrap().0;
