@@ -215,7 +215,7 @@ mod tests {
             let values = cluster_values(&sum, size, &all);
             values.into_iter().map(|value| (value.name, value.value)).collect::<HashMap<_, _>>()
         };
-        let own = size_sample(ClusterSize { vcores: 2, ram: 128 });
+        let own = size_sample(ClusterSize { vcores: 2, ram: 128, disk: 0 });
         assert_eq!(own["cpu"], Some(Value::Dval(100.0)));
         assert_eq!(own["mem"], Some(Value::Dval(50.0)));
         assert_eq!(

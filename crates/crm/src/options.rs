@@ -48,9 +48,9 @@ pub struct Options {
     /// machines: `kernel`, `proxy` (this process), or `auto`, which takes the
     /// kernel unless it cannot or a firewall drops what it passes on.
     pub forwarding: Forwarding,
-    /// Networks that are not public and that containers and virtual machines of
-    /// apps may reach all the same (`10.1.0.0/16`, `10.1.2.3`, either with `:PORT`), addresses of
-    /// this machine included.
+    /// Networks that are not public, or that this machine is in, and that apps may
+    /// reach all the same (`10.1.0.0/16`, `10.1.2.3`, either with `:PORT`), addresses
+    /// of this machine included.
     pub egress: Vec<String>,
     /// Users of containers: `auto` gives each container a range that no account
     /// and no other container has, so that its root is nobody on this machine,

@@ -277,6 +277,9 @@ pub struct Pull {
     pub scope: String,
     /// Hosts that it may come from.
     pub policy: selvage_fetch::Policy,
+    /// So many bytes it may have, packed and unpacked, if fewer than the runtime
+    /// takes.
+    pub limit: Option<u64>,
 }
 
 /// A registry's user. The password is never shown.

@@ -109,6 +109,7 @@ async fn pulling_wants_the_right_user_and_the_right_bytes() {
         plain_http: true,
         scope: "test".into(),
         policy: Policy { private_hosts: vec!["127.0.0.1:*".into()], ..Policy::default() },
+        limit: None,
         credentials: password.map(|password| Credentials {
             user: "user".into(),
             password: password.to_owned().into(),
@@ -165,6 +166,7 @@ fn pull_from(port: u16, scope: &str) -> Pull {
         credentials: Some(Credentials { user: "user".into(), password: "hush".to_owned().into() }),
         scope: scope.into(),
         policy: Policy { private_hosts: vec![format!("127.0.0.1:{port}")], ..Policy::default() },
+        limit: None,
     }
 }
 

@@ -60,6 +60,9 @@ pub struct ClusterSize {
     pub vcores: u64,
     /// Memory in MB.
     pub ram: u64,
+    /// Disk in GB.
+    #[serde(default)]
+    pub disk: u64,
 }
 
 impl ClusterSize {
@@ -67,7 +70,8 @@ impl ClusterSize {
     pub fn of(order: &ClusterOrder) -> Self {
         let nodes = u64::from(order.cluster.num_nodes.max(1));
         let times = |amount: u64| amount.saturating_mul(nodes);
-        Self { vcores: times(order.flavor.vcpus), ram: times(order.flavor.ram) }
+        let Flavor { vcpus, ram, disk, .. } = order.flavor;
+        Self { vcores: times(vcpus), ram: times(ram), disk: times(disk) }
     }
 }
 
@@ -191,14 +195,29 @@ pub struct ClusterOrder {
 /// Listener to what long work waits for. Clones are the same; the default one
 /// listens to nothing.
 #[derive(Clone, Default)]
-pub struct Progress(Option<Arc<ProgressSink>>);
+pub struct Progress(Option<Arc<ProgressSink>>, Option<Arc<StopSink>>);
 
 /// Takes each sentence about progress.
 type ProgressSink = dyn Fn(&str) + Send + Sync;
+/// Takes that the version that serves is stopped now.
+type StopSink = dyn Fn() + Send + Sync;
 
 impl Progress {
     pub fn new(listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(listener)))
+        Self(Some(Arc::new(listener)), None)
+    }
+
+    /// Hears when the version that serves is stopped for its successor, too.
+    pub(crate) fn on_stop(self, listener: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(self.0, Some(Arc::new(listener)))
+    }
+
+    /// Tells, before it is done, that the version that serves is stopped for its
+    /// successor: nobody may be sent to it.
+    pub(crate) fn stops(&self) {
+        if let Some(listener) = &self.1 {
+            listener();
+        }
     }
 
     /// Tells a sentence.
@@ -293,6 +312,11 @@ pub trait Platform: Send + Sync + 'static {
 
     /// Resources of the cloudlet.
     async fn resources(&self) -> Result<Resources>;
+
+    /// Fails while nothing may start, with why.
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Forwarder that leads to instances past the balancer.
     fn forwarder(&self) -> Option<Arc<dyn Forwarder>> {

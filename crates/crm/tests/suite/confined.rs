@@ -68,13 +68,15 @@ async fn a_guest_reaches_what_is_public_and_nothing_of_this_machine() {
         assert!(answer.contains(ANSWER), "{what}: {answer}");
     }
 
-    assert!(reaches(own, (outside.address(), 8099).into()).await, "a public address");
+    assert!(reaches(own, (outside.beyond(), 8099).into()).await, "a public address");
     assert!(reaches(own, (gateway, neighbour_port).into()).await, "a neighbour's public port");
     let (open, inner) = (everywhere.local_addr().unwrap().port(), loopback.local_addr().unwrap());
     for at in [
         (gateway, open),
         (gateway, inner.port()),
         (outside.near(), open),
+        // A neighbour of this machine.
+        (outside.address(), 8099),
         // Where QEMU's user network shows the loopback of the host.
         (Ipv4Addr::new(10, 0, 2, 2), inner.port()),
         (Ipv4Addr::new(169, 254, 169, 254), 80),

@@ -102,7 +102,10 @@ async fn an_instance_reaches_what_is_public_and_what_is_named() {
         let inside = namespace(&place, "hello");
         let at = |ip: Ipv4Addr, port| SocketAddr::new(IpAddr::V4(ip), port);
 
-        assert!(reaches(&inside, at(outside.address(), 8099)).await, "a public address");
+        assert!(reaches(&inside, at(outside.beyond(), 8099)).await, "a public address");
+        let neighbour = at(outside.address(), 8099);
+        assert!(TcpStream::connect_timeout(&neighbour, ANSWERED).is_ok(), "somebody is there");
+        assert!(!reaches(&inside, neighbour).await, "in the machine's own network");
         // By the balancer, as everybody on this machine.
         assert!(reaches(&inside, place.public()).await, "a public port");
         assert!(fetch(place.public()).await.unwrap().contains(ANSWER));

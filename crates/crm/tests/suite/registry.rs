@@ -201,6 +201,16 @@ async fn a_developer_has_no_image_of_another() {
     controller.make(&place).await;
     assert!(fetch(place.public()).await.is_some());
     controller.unmake(&place).await;
+    // It ends with the secret, whatever is on the cloudlet by now.
+    let login = serde_json::json!({ "username": "joe", "password": "falsch" });
+    let text = serde_json::json!({ "auths": { address.to_string(): login } }).to_string();
+    std::fs::write(secrets.join("other.json"), text).unwrap();
+    for name in &names {
+        place.image_path.clone_from(name);
+        let error = refused(&controller, &place).await.to_lowercase();
+        assert!(error.contains("401") || error.contains("unauthorized"), "{name}: {error}");
+        assert!(!error.contains("falsch"), "{error}");
+    }
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());
 }

@@ -89,7 +89,8 @@ impl Inner {
 
     pub(super) async fn pull(&self, namespace: &str, pull: Pull) -> Result<Image> {
         let scratch = Scratch::new()?;
-        let named = image::pull(&scratch.blobs, &pull, None, &|_| false).await?;
+        let limit = pull.limit.unwrap_or(u64::MAX).min(image::LARGEST_IMAGE);
+        let named = image::pull(&scratch.blobs, &pull, limit, &|_| false).await?;
         self.take(namespace, &scratch.blobs, named).await
     }
 

@@ -4,6 +4,7 @@
 mod build;
 mod layout;
 mod registry;
+mod room;
 
 use std::{
     fs,
@@ -18,6 +19,7 @@ use crate::{Error, Result, error::During, spec::ImageDocument};
 pub use build::ImageBuilder;
 pub(crate) use layout::import;
 pub(crate) use registry::pull;
+pub(crate) use room::Room;
 
 pub(crate) const INDEX: [&str; 2] = [
     "application/vnd.oci.image.index.v1+json",
@@ -27,6 +29,9 @@ pub(crate) const MANIFEST: [&str; 2] = [
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 ];
+
+/// Bytes that an image may have, packed and unpacked, where nobody says less.
+pub(crate) const LARGEST_IMAGE: u64 = 16 << 30;
 
 /// Manifests and configurations larger than this are somebody's mischief.
 pub(crate) const LARGEST_DOCUMENT: u64 = 4 << 20;
@@ -143,6 +148,11 @@ impl Blobs {
 
     pub(crate) fn path(&self, digest: &str) -> Result<PathBuf> {
         Ok(self.directory.join("sha256").join(hex_of(digest)?))
+    }
+
+    /// Room on the disk that has them.
+    pub(crate) fn room(&self) -> Room {
+        Room::at(&self.directory)
     }
 
     pub(crate) fn has(&self, digest: &str) -> Result<bool> {

@@ -85,7 +85,7 @@ impl Reference {
 pub(crate) async fn pull(
     blobs: &Blobs,
     pull: &Pull,
-    limit: Option<u64>,
+    limit: u64,
     own: &(dyn Fn(&str) -> bool + Sync),
 ) -> Result<Named> {
     let reference = Reference::parse(&pull.reference)?;
@@ -107,7 +107,7 @@ async fn fetch(
     blobs: &Blobs,
     pull: &Pull,
     reference: Reference,
-    limit: Option<u64>,
+    limit: u64,
     own: &(dyn Fn(&str) -> bool + Sync),
 ) -> Result<Named> {
     let mut session = Session {
@@ -138,12 +138,11 @@ async fn fetch(
     })?;
     let sizes = manifest.layers.iter().map(|layer| layer.size);
     let size = sizes.fold(manifest.config.size, u64::saturating_add);
-    if let Some(limit) = limit.filter(|limit| size > *limit) {
+    if size > limit {
         return Err(super::too_large(limit));
     }
-    session.blob(blobs, &manifest.config).await?;
-    for layer in &manifest.layers {
-        session.blob(blobs, layer).await?;
+    for part in [&manifest.config].into_iter().chain(&manifest.layers) {
+        session.blob(blobs, part).await?;
     }
     Ok(Named { name: reference.name, target })
 }
@@ -201,6 +200,8 @@ impl Session<'_> {
         }
         let url = format!("{}/blobs/{}", self.base, descriptor.digest);
         let mut response = self.get(&url, "*/*").await?;
+        let mut room = blobs.room();
+        room.check(descriptor.size)?;
         let mut writer = blobs.writer(&descriptor.digest)?;
         let mut left = descriptor.size;
         let cut = |error| Error::Registry { code: Code::Unavailable, reason: root_cause(&error) };
@@ -209,6 +210,7 @@ impl Session<'_> {
                 what: descriptor.digest.clone(),
                 reason: format!("it is larger than the {} bytes promised", descriptor.size),
             })?;
+            room.wrote(piece.len() as u64)?;
             writer = tokio::task::spawn_blocking(move || {
                 writer.write(&piece)?;
                 Ok::<_, Error>(writer)

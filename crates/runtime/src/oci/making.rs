@@ -10,6 +10,7 @@ use super::{
     lifecycle::{Inner, blocking},
     overlay::{self, Stack},
     record::{self, Phase, Record, State},
+    store::Puller,
     unpack, users,
 };
 use crate::{
@@ -23,14 +24,14 @@ impl Inner {
         self: &Arc<Self>,
         namespace: &str,
         named: Named,
-        scope: Option<String>,
+        puller: Option<Puller>,
     ) -> Result<Image> {
         let _using = self.images.read().await;
         let (inner, namespace) = (self.clone(), namespace.to_owned());
         let name = named.name.clone();
         let event =
             Event { namespace: namespace.clone(), runtime_id: name, kind: EventKind::ImageChanged };
-        let image = blocking(move || inner.store.take(&namespace, named, scope)).await?;
+        let image = blocking(move || inner.store.take(&namespace, named, puller)).await?;
         self.hub.send(event);
         Ok(image)
     }

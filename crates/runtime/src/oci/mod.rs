@@ -50,6 +50,7 @@ use crate::{
 };
 pub(crate) use driver::search;
 use lifecycle::Inner;
+use store::Puller;
 
 /// Options of a runtime without a daemon.
 #[derive(Debug, Clone)]
@@ -80,7 +81,7 @@ impl Options {
             program: None,
             cgroup: "/selvage".into(),
             log_limit: 16 << 20,
-            image_limit: 16 << 30,
+            image_limit: crate::image::LARGEST_IMAGE,
             supervise: true,
         }
     }
@@ -191,8 +192,9 @@ impl Runtime for Oci {
         let store = &self.inner.store;
         let _coming = store.coming();
         let own = |digest: &str| store.has_for(&pull.scope, digest);
-        let named = crate::image::pull(store.blobs(), &pull, Some(store.limit()), &own).await?;
-        self.inner.take(namespace, named, Some(pull.scope)).await
+        let limit = pull.limit.unwrap_or(u64::MAX).min(store.limit());
+        let named = crate::image::pull(store.blobs(), &pull, limit, &own).await?;
+        self.inner.take(namespace, named, Some(Puller { scope: pull.scope, limit })).await
     }
 
     async fn import(&self, namespace: &str, path: &Path, name: Option<&str>) -> Result<Vec<Image>> {

@@ -53,6 +53,14 @@ pub(super) struct Store {
     untidy: AtomicBool,
 }
 
+/// Developer for whom an image came from a registry, of whom nothing good is
+/// known.
+pub(super) struct Puller {
+    pub(super) scope: String,
+    /// So many bytes may be unpacked.
+    pub(super) limit: u64,
+}
+
 /// An image is coming in while this is held.
 pub(super) struct ImportGuard<'a>(&'a Store);
 
@@ -133,11 +141,14 @@ impl Store {
         &self,
         namespace: &str,
         named: Named,
-        scope: Option<String>,
+        puller: Option<Puller>,
     ) -> Result<Image> {
         let resolved = self.blobs.resolve(&named.target)?;
         let diff_ids = resolved.document.rootfs.diff_ids.clone();
-        let mut budget = Budget::new(self.limit);
+        let mut budget = match &puller {
+            Some(puller) => Budget::new(puller.limit).leaving_room(),
+            None => Budget::new(self.limit),
+        };
         for (number, layer) in resolved.manifest.layers.iter().enumerate() {
             self.unpack(&layer.digest, &diff_ids[..=number], &mut budget)?;
         }
@@ -146,7 +157,7 @@ impl Store {
         blobs.insert(resolved.manifest.config.digest.clone());
         blobs.insert(resolved.target.digest.clone());
         let mut kept = StoredImage {
-            scopes: scope.into_iter().collect(),
+            scopes: puller.into_iter().map(|puller| puller.scope).collect(),
             size: resolved.size(),
             target: resolved.target,
             blobs,

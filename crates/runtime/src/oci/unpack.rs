@@ -24,7 +24,7 @@ use super::{
     sparse::{Sparse, with_holes},
     tree::{self, Before, Folder, Tree},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, image::Room};
 
 const WHITEOUT: &str = ".wh.";
 /// Prefix of files that are about the layer itself.
@@ -37,11 +37,18 @@ const XATTR: &str = "SCHILY.xattr.";
 pub(super) struct Budget {
     limit: u64,
     left: Option<u64>,
+    /// Others need the disk, too.
+    leaves_room: bool,
 }
 
 impl Budget {
     pub(super) fn new(limit: u64) -> Self {
-        Self { limit, left: Some(limit) }
+        Self { limit, left: Some(limit), leaves_room: false }
+    }
+
+    /// The same, and no more than leaves the disk some room.
+    pub(super) fn leaving_room(self) -> Self {
+        Self { leaves_room: true, ..self }
     }
 
     fn spend(&mut self, bytes: u64) -> io::Result<()> {
@@ -61,7 +68,11 @@ pub(super) fn layer(
     diff_id: &str,
     budget: &mut Budget,
 ) -> Result<()> {
-    unpacked(blob, diff_id, budget, |reader, budget| {
+    let room = budget.leaves_room.then(|| Room::at(into));
+    if let Some(room) = &room {
+        room.check(0)?;
+    }
+    unpacked(blob, diff_id, budget, room, |reader, budget| {
         Tree::open(into, lower).and_then(|tree| entries(reader, tree, budget))
     })
 }
@@ -69,18 +80,23 @@ pub(super) fn layer(
 /// Checks that a blob is what the image's configuration says, and unpacks
 /// nothing.
 pub(super) fn check(blob: &Path, diff_id: &str, budget: &mut Budget) -> Result<()> {
-    unpacked(blob, diff_id, budget, |_, _| Ok(()))
+    unpacked(blob, diff_id, budget, None, |_, _| Ok(()))
 }
 
 fn unpacked(
     blob: &Path,
     diff_id: &str,
     budget: &mut Budget,
+    room: Option<Room>,
     work: impl FnOnce(&mut dyn Read, &mut Budget) -> io::Result<()>,
 ) -> Result<()> {
     let inner = crate::image::decompressed(blob)?;
-    let mut reader = Hashing { inner, hasher: Sha256::new(), left: Some(budget.limit) };
+    let (hasher, left) = (Sha256::new(), Some(budget.limit));
+    let mut reader = Hashing { inner, hasher, left, room, full: None };
     let unpacked = work(&mut reader, budget).and_then(|()| io::copy(&mut reader, &mut io::sink()));
+    if let Some(full) = reader.full {
+        return Err(full);
+    }
     if reader.left.is_none() || budget.left.is_none() {
         return Err(crate::image::too_large(budget.limit));
     }
@@ -90,11 +106,14 @@ fn unpacked(
     if found == diff_id { Ok(()) } else { Err(damaged(format!("it is {found}"))) }
 }
 
-/// Counts what comes, and reads no more than it may.
+/// Counts what comes, and reads no more than it may and than there is room for.
 struct Hashing<R> {
     inner: R,
     hasher: Sha256,
     left: Option<u64>,
+    room: Option<Room>,
+    /// Why there is no more room.
+    full: Option<Error>,
 }
 
 impl<R: Read> Read for Hashing<R> {
@@ -103,6 +122,10 @@ impl<R: Read> Read for Hashing<R> {
         self.left = self.left.and_then(|left| left.checked_sub(length as u64));
         if self.left.is_none() {
             return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        if let Some(Err(full)) = self.room.as_mut().map(|room| room.wrote(length as u64)) {
+            self.full = Some(full);
+            return Err(io::ErrorKind::StorageFull.into());
         }
         self.hasher.update(&buffer[..length]);
         Ok(length)

@@ -16,13 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use super::Options;
 use crate::{
-    Error, ImageFolders, Registries, Result, error::During, platform::downloads::Downloads,
+    Error, ImageFolders, Registries, Result,
+    error::During,
+    platform::{InstanceOrder, downloads::Downloads},
 };
 
 /// Age at which an image that no container uses is removed.
 const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Time for a whole image.
 const PULL_TIMEOUT: Duration = Duration::from_secs(1800);
+const GIB: u64 = 1 << 30;
 /// Prefix of a path on this machine.
 const FILE: &str = "file://";
 
@@ -142,16 +145,17 @@ impl Images {
         Ok(removed)
     }
 
-    /// Sees that an image is there for a developer; what the runtime calls it.
-    /// One that is there is fetched again if its name may mean another by now,
-    /// or if this developer never had it: its registry decides.
-    pub(super) async fn provide(&self, path: &str, developer: &str) -> Result<String> {
+    /// Sees that the image of an instance is there; what the runtime calls it.
+    /// Its registry is asked each time, also for one that is there: whether the
+    /// developer may have it, and whether its name means another by now.
+    pub(super) async fn provide(&self, order: &InstanceOrder) -> Result<String> {
+        let (path, developer) = (order.app.image_path.as_str(), order.developer());
         if path.is_empty() {
             return Err(Error::invalid("image_path", "may not be empty"));
         }
         let name = match path.strip_prefix(FILE) {
             Some(file) => self.import(path, file).await?,
-            None => self.fetch(path, developer).await?,
+            None => self.fetch(path, developer, limit(order)).await?,
         };
         self.note(|notes| {
             let note = notes.entry(name.clone()).or_default();
@@ -161,19 +165,16 @@ impl Images {
         Ok(name)
     }
 
-    async fn fetch(&self, path: &str, developer: &str) -> Result<String> {
+    async fn fetch(&self, path: &str, developer: &str, limit: Option<u64>) -> Result<String> {
         let reference = with_tag(path.trim_start_matches("https://"));
-        let moves = reference.ends_with(":latest");
         let own = self.note(|notes| {
             notes.get(&reference).is_some_and(|note| note.pulled_by.contains(developer))
         })?;
         let here = own && self.is_there(&reference).await?;
-        if here && !moves {
-            return Ok(reference);
-        }
-        match self.pull(&reference, developer).await {
-            // A registry that is away does not stop what is here.
-            Err(error) if here && error.code() == Code::Unavailable => {
+        match self.pull(&reference, developer, limit).await {
+            // A registry that is away or has no time, as for many who ask often,
+            // does not stop what is here.
+            Err(error) if here && is_passing(&error) => {
                 tracing::warn!(image = reference, %error, "not fetched again, the one here is used");
                 Ok(reference)
             }
@@ -181,13 +182,14 @@ impl Images {
         }
     }
 
-    async fn pull(&self, reference: &str, developer: &str) -> Result<String> {
+    async fn pull(&self, reference: &str, developer: &str, limit: Option<u64>) -> Result<String> {
         let pull = Pull {
             credentials: self.registries.credentials(developer, reference)?,
             plain_http: is_local(reference),
             reference: reference.to_owned(),
             scope: developer.to_owned(),
             policy: self.policy.clone(),
+            limit,
         };
         let _turn = self.downloads.turn(developer).await;
         let pulled = self.runtime.pull(&self.namespace, pull);
@@ -208,6 +210,16 @@ impl Images {
         let image = taken.into_iter().next();
         image.map(|image| image.name).ok_or_else(|| Error::missing(format!("image in {name}")))
     }
+}
+
+/// An image fits into the disk of its instance. None where that has no size.
+fn limit(order: &InstanceOrder) -> Option<u64> {
+    let disk = order.flavor.disk;
+    (disk > 0).then(|| disk.saturating_mul(GIB))
+}
+
+fn is_passing(error: &Error) -> bool {
+    matches!(error.code(), Code::Unavailable | Code::ResourceExhausted)
 }
 
 /// A name without a tag means the newest.

@@ -105,14 +105,13 @@ pub struct Containers {
 impl Containers {
     /// Must be called inside a tokio runtime.
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
-        let namer = Namer::new(cloudlet)?;
+        let (namer, networks) = (Namer::new(cloudlet)?, Networks::open(options.range)?);
         Ok(Self {
             site: naming::text(cloudlet)?,
-            networks: Networks::open(options.range)?,
             images: Images::new(&options),
             nat: Arc::new(Nat::new(
                 &namer,
-                options.range,
+                networks.clone(),
                 options.forwarding,
                 options.egress.clone(),
             )),
@@ -120,6 +119,7 @@ impl Containers {
             hosts: Hosts::new(&options.data),
             volumes: Volumes::new(options.lvmd.clone(), &options.data),
             serving: Mutex::default(),
+            networks,
             namer,
             options,
         })
@@ -157,10 +157,11 @@ impl Containers {
         names: &InstanceNames,
         address: Ipv4Addr,
     ) -> Result<()> {
+        self.nat.open().await?;
         let cluster = self.namer.cluster(&order.cluster)?;
         let wanted = volumes::wanted(&order.app)?;
         let using = self.images.using().await;
-        let image = self.images.provide(&order.app.image_path, order.developer()).await?;
+        let image = self.images.provide(order).await?;
         self.remove(&names.container).await?;
         let mut mounts = self.volumes.provide(&self.owner(&order.key)?, &wanted).await?;
         mounts.extend(self.files.provide(&names.container, &order.app)?);
@@ -285,6 +286,10 @@ impl Platform for Containers {
         host::resources(&self.options.data).await
     }
 
+    async fn check(&self) -> Result<()> {
+        self.nat.check().await
+    }
+
     fn forwarder(&self) -> Option<Arc<dyn Forwarder>> {
         Some(Arc::<Nat>::clone(&self.nat))
     }
@@ -323,8 +328,7 @@ impl Platform for Containers {
         let limits = order::cluster_limits(facts.size);
         group::provide(&names.group, &limits).during("making a cluster's control group")?;
         self.networks.provide_cluster(&names, facts.network, facts.address).await?;
-        self.nat.open().await;
-        Ok(())
+        self.nat.open().await
     }
 
     async fn delete_cluster(&self, key: &ClusterInstKey) -> Result<()> {
@@ -378,6 +382,10 @@ impl Platform for Containers {
         if known.is_none() {
             // An update that a former process did not finish, or finish with.
             self.discard(&other).await?;
+        }
+        // What runs goes on; nothing starts without a filter before it.
+        if !self.find(&names.container).await?.is_some_and(|found| found.status.is_running()) {
+            self.nat.open().await?;
         }
         // Before its network: without that nothing starts it.
         let wanted = volumes::wanted(&order.app)?;

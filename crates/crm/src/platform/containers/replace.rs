@@ -98,7 +98,8 @@ impl Containers {
         let has_volumes = !volumes::wanted(&order.app)?.is_empty();
         if has_volumes {
             // What cannot be had must not cost a stop.
-            self.images.provide(&order.app.image_path, order.developer()).await?;
+            self.images.provide(order).await?;
+            order.progress.stops();
             self.stop(&old).await?;
         }
         let started = async {

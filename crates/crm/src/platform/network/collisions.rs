@@ -1,7 +1,10 @@
 //! Networks that a machine has already and that the range of a cloudlet would
 //! collide with: those of its interfaces, and those that it has routes to.
 
-use std::{collections::HashMap, net::Ipv4Addr};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::Ipv4Addr,
+};
 
 use futures::TryStreamExt;
 use rtnetlink::{
@@ -36,6 +39,17 @@ impl Networks {
         let ours = namer.interfaces();
         found.retain(|network| !ours.iter().any(|own| network.interface.starts_with(own)));
         Ok(found.iter().find(|network| network.meets(self.range())).map(Network::to_string))
+    }
+
+    /// Networks with public addresses that this machine is in, other than those of
+    /// these bridges: they are its operator's. Private ones nobody reaches anyway.
+    pub(in crate::platform) async fn connected(&self, bridges: &str) -> Result<BTreeSet<String>> {
+        let found = self.addresses(&self.interfaces().await?).await?;
+        let own = |network: &&Network| {
+            let private = network.base.is_private() || network.base.is_loopback();
+            !private && !network.interface.starts_with(bridges)
+        };
+        Ok(found.iter().filter(own).map(Network::masked).collect())
     }
 
     async fn interfaces(&self) -> Result<HashMap<u32, String>> {
@@ -102,6 +116,12 @@ fn network_of(route: &RouteMessage, names: &HashMap<u32, String>) -> Option<Netw
 }
 
 impl Network {
+    /// The network that an address is in.
+    fn masked(&self) -> String {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        format!("{}/{}", Ipv4Addr::from(u32::from(self.base) & mask), self.prefix)
+    }
+
     fn meets(&self, range: Range) -> bool {
         range.meets(self.base, self.prefix)
     }

@@ -20,6 +20,11 @@ pub(in crate::platform) async fn tell(rules: &str) -> Result<()> {
     run(&["-f", "-"], rules).await.map(drop)
 }
 
+/// Fails if there is no packet filter to be told anything.
+pub(in crate::platform) async fn answers() -> Result<()> {
+    ask(&["list", "tables"]).await.map(drop)
+}
+
 async fn ask(arguments: &[&str]) -> Result<Value> {
     let listing = run(&[&["-j"], arguments].concat(), "").await?;
     serde_json::from_slice(&listing)
@@ -146,7 +151,7 @@ fn older_stops(rules: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use serde_json::json;
 
@@ -202,11 +207,16 @@ mod tests {
         assert!(!stops("drop", &rules(&[led, reject])));
     }
 
-    /// Does something in a network of its own that is gone afterwards.
-    fn in_a_network_of_its_own(work: impl AsyncFnOnce() + Send) {
+    /// Does something in a network of its own that is gone afterwards, and so are
+    /// its mounts.
+    pub(in super::super) fn in_a_network_of_its_own(work: impl AsyncFnOnce() + Send) {
+        use nix::sched::CloneFlags;
+        use rustix::mount::{MountPropagationFlags, mount_change};
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+                nix::sched::unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
+                let own = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+                mount_change("/", own).unwrap();
                 let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 tokio.unwrap().block_on(work());
             });
@@ -214,7 +224,7 @@ mod tests {
         });
     }
 
-    fn can_filter() -> bool {
+    pub(in super::super) fn can_filter() -> bool {
         let reason = if !rustix::process::geteuid().is_root() {
             "this needs root"
         } else if std::process::Command::new("nft").arg("--version").output().is_err() {

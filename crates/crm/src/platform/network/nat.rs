@@ -11,6 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Write,
     fs,
+    path::Path,
     time::Duration,
 };
 
@@ -18,7 +19,7 @@ use async_trait::async_trait;
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{
-    Range, conntrack, filter,
+    Networks, conntrack, filter,
     names::Namer,
     rules::{Egress, Rules},
 };
@@ -30,6 +31,8 @@ use crate::{
 
 /// Switch of the kernel that lets packets be passed on at all.
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
+/// Is there in a kernel that speaks IPv6.
+const IPV6: &str = "/proc/sys/net/ipv6";
 /// Interval of checking whether connections have ended.
 const CONNECTIONS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -50,7 +53,7 @@ pub enum Forwarding {
 pub(in crate::platform) struct Nat {
     table: String,
     bridges: String,
-    range: Range,
+    networks: Networks,
     forwarding: Forwarding,
     egress: Egress,
     state: Mutex<State>,
@@ -60,6 +63,14 @@ pub(in crate::platform) struct Nat {
 struct State {
     /// All that could be done was done.
     made: bool,
+    /// Why instances are not kept from this machine and its networks; none if
+    /// they are.
+    unfiltered: Option<String>,
+    /// Networks with public addresses that this machine is in, as the rules have
+    /// them.
+    connected: BTreeSet<String>,
+    /// The kernel answered once, before there was anything to filter.
+    answered: bool,
     /// Public ports at which the balancer listens, for instances too.
     listeners: BTreeSet<Listener>,
     /// The table has port forwards.
@@ -100,60 +111,104 @@ impl State {
 impl Nat {
     pub(in crate::platform) fn new(
         namer: &Namer,
-        range: Range,
+        networks: Networks,
         forwarding: Forwarding,
         egress: Egress,
     ) -> Self {
         let bridges = namer.bridges();
         let table = format!("selvage_{bridges}");
-        Self { table, bridges, range, forwarding, egress, state: Mutex::default() }
+        Self { table, bridges, networks, forwarding, egress, state: Mutex::default() }
     }
 
-    /// Opens the way out. A machine that cannot do so runs instances all the same.
-    pub(in crate::platform) async fn open(&self) {
+    /// Filters what instances reach, and opens the way out. Fails while there is
+    /// no filter: nothing may start then, unless all networks are open to it.
+    pub(in crate::platform) async fn open(&self) -> Result<()> {
+        let mut state = self.state.lock().await;
+        if !state.made {
+            // A process before this one may have forwarded somebody: that goes on.
+            if self.forwarding != Forwarding::Proxy
+                && let Ok(found) = filter::forwards(&self.table).await
+            {
+                state.inherited = found.into_keys().collect();
+            }
+            self.make(&mut state).await;
+        } else if state.unfiltered.is_some() {
+            self.make(&mut state).await;
+        }
+        self.filtered(&state)
+    }
+
+    /// Fails if instances cannot be kept from this machine and its networks,
+    /// whether or not there are any yet.
+    pub(in crate::platform) async fn check(&self) -> Result<()> {
         let mut state = self.state.lock().await;
         if state.made {
-            return;
+            let connected = self.networks.connected(&self.bridges).await;
+            let moved = connected.is_ok_and(|connected| connected != state.connected);
+            if moved || state.unfiltered.is_some() {
+                self.make(&mut state).await;
+            }
+        } else if !state.answered && !self.egress.is_open() {
+            filter::answers().await.map_err(|error| not_filtered(&error))?;
+            state.answered = true;
         }
-        // A process before this one may have forwarded somebody: that goes on.
-        if self.forwarding != Forwarding::Proxy
-            && let Ok(found) = filter::forwards(&self.table).await
-        {
-            state.inherited = found.into_keys().collect();
+        self.filtered(&state)
+    }
+
+    fn filtered(&self, state: &State) -> Result<()> {
+        match &state.unfiltered {
+            Some(reason) if !self.egress.is_open() => Err(not_filtered(reason)),
+            _ => Ok(()),
         }
-        self.make(&mut state).await;
     }
 
     /// Makes all rules anew, at once. What failed is not tried again for every
-    /// cluster, but when the forwards are looked at or by the next process.
+    /// cluster, but when somebody wants to start, when the forwards are looked
+    /// at or by the next process.
     async fn make(&self, state: &mut State) {
         state.made = true;
         let before = std::mem::take(&mut state.there);
         state.keep_counts(before);
         state.forwards_in = false;
-        // A kernel without IPv6 has nothing to keep out.
-        if let Err(error) = filter::tell(&self.rules().ipv6()).await {
-            tracing::debug!(%error, "IPv6 of instances is not filtered");
+        let known = self.networks.connected(&self.bridges).await;
+        let known = known.map(|connected| state.connected = connected);
+        let mut obstacle = self.try_to_forward(state).await;
+        let filtered = self.filter(state).await;
+        let mut unfiltered = known.and(filtered).err().map(|error| error.to_string());
+        if let Some(reason) = unfiltered.as_ref().filter(|_| unfiltered != state.unfiltered) {
+            tracing::warn!(reason, "instances are not kept from this machine and its networks");
         }
-        let passing = self.pass_packets();
-        let obstacle = match &passing {
-            Ok(()) => self.try_to_forward(state).await,
-            Err(error) => Some(error.to_string()),
-        };
+        // Only now: nothing passes on beside the filter.
+        if (unfiltered.is_none() || self.egress.is_open())
+            && let Err(error) = self.pass_packets()
+        {
+            obstacle = Some(error.to_string());
+            if std::mem::take(&mut state.forwards_in) {
+                state.there.clear();
+                unfiltered = self.filter(state).await.err().map(|error| error.to_string());
+            }
+        }
+        state.unfiltered = unfiltered;
         let is_news = obstacle != state.obstacle;
         state.obstacle = obstacle;
         let Some(reason) = &state.obstacle else { return };
         state.inherited.clear();
-        // What keeps instances from this machine holds whether or not packets
-        // are passed on.
-        let loaded = filter::tell(&self.rules().all(None, &state.listeners)).await;
-        let outward = passing.and(loaded);
         if is_news && self.forwarding != Forwarding::Proxy {
             tracing::warn!(reason, "public ports are forwarded by the balancer, not by the kernel");
         }
-        if is_news && let Err(error) = outward {
-            tracing::warn!(%error, "instances reach all ports of this machine, and no other");
+    }
+
+    /// Keeps instances from this machine and its networks, whether or not the
+    /// kernel forwards to them.
+    async fn filter(&self, state: &State) -> Result<()> {
+        if !state.forwards_in {
+            filter::tell(&self.rules(state).all(None, &state.listeners)).await?;
         }
+        // A kernel without IPv6 has nothing to keep out.
+        if !Path::new(IPV6).exists() {
+            return Ok(());
+        }
+        filter::tell(&self.rules(state).ipv6()).await
     }
 
     /// Makes all rules with the port forwards; why not, if that fails.
@@ -163,7 +218,8 @@ impl Nat {
             return obstacle;
         }
         let forwards = state.forwards();
-        if let Err(error) = filter::tell(&self.rules().all(Some(&forwards), &state.listeners)).await
+        if let Err(error) =
+            filter::tell(&self.rules(state).all(Some(&forwards), &state.listeners)).await
         {
             return Some(error.to_string());
         }
@@ -190,9 +246,9 @@ impl Nat {
         }
     }
 
-    fn rules(&self) -> Rules<'_> {
-        let Self { table, bridges, range, egress, .. } = self;
-        Rules { table, bridges, range: *range, egress }
+    fn rules<'a>(&'a self, state: &'a State) -> Rules<'a> {
+        let Self { table, bridges, networks, egress, .. } = self;
+        Rules { table, bridges, range: networks.range(), egress, connected: &state.connected }
     }
 
     /// Brings the kernel to what is wanted, in one step.
@@ -214,7 +270,7 @@ impl Nat {
         let mut rules = String::new();
         for (what, forwards) in [("delete", &gone), ("add", &fresh)] {
             for forward in forwards {
-                let _ = write!(rules, "{}", self.rules().element(what, forward));
+                let _ = write!(rules, "{}", self.rules(state).element(what, forward));
             }
         }
         match filter::tell(&rules).await {
@@ -273,6 +329,13 @@ impl Nat {
     }
 }
 
+fn not_filtered(reason: &impl std::fmt::Display) -> Error {
+    Error::state(format!(
+        "instances cannot be kept from this machine and its networks: {reason} (crm.egress \
+         [\"0.0.0.0/0\"] lets them reach everything)"
+    ))
+}
+
 #[async_trait]
 impl Forwarder for Nat {
     async fn set_listeners(&self, listeners: BTreeSet<Listener>) {
@@ -282,7 +345,7 @@ impl Forwarder for Nat {
             return;
         }
         state.listeners = listeners;
-        if let Err(error) = filter::tell(&self.rules().listeners(&state.listeners)).await {
+        if let Err(error) = filter::tell(&self.rules(&state).listeners(&state.listeners)).await {
             tracing::warn!(%error, "the rules for instances are made anew");
             self.make(&mut state).await;
         }
@@ -362,6 +425,14 @@ async fn forget(forwards: &[PortForward], grace: Duration) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use std::{os::unix::fs::PermissionsExt, path::PathBuf};
+
+    use selvage_api::edgeproto::CloudletKey;
+
+    use super::super::{
+        Range,
+        filter::tests::{can_filter, in_a_network_of_its_own},
+    };
     use super::*;
 
     fn forward(public: &str) -> PortForward {
@@ -385,5 +456,84 @@ mod tests {
         state.wanted.clear();
         state.keep_counts([]);
         assert_eq!(state.earlier, BTreeMap::new());
+    }
+    fn nat(egress: &[&str]) -> Nat {
+        let egress: Vec<String> = egress.iter().map(|text| (*text).to_owned()).collect();
+        let namer = Namer::new(&CloudletKey::default()).unwrap();
+        let egress = Egress::parse(&egress).unwrap();
+        let networks = Networks::open(Range::default()).unwrap();
+        Nat::new(&namer, networks, Forwarding::Auto, egress)
+    }
+
+    fn nft() -> PathBuf {
+        let found = std::process::Command::new("sh").args(["-c", "command -v nft"]).output();
+        String::from_utf8(found.unwrap().stdout).unwrap().trim().into()
+    }
+
+    /// Puts something in the place of the program, for this thread alone.
+    fn replace_nft(by: &Path) {
+        rustix::mount::mount_bind(by, nft()).unwrap();
+    }
+
+    fn passes_packets() -> bool {
+        fs::read_to_string(FORWARDING).unwrap().trim() == "1"
+    }
+
+    /// Programs in place of nft: one that cannot be run, one that refuses all,
+    /// one that refuses the rules for IPv6.
+    fn broken(folder: &Path) -> [PathBuf; 3] {
+        let own = folder.join("nft");
+        fs::copy(nft(), &own).unwrap();
+        let without_ipv6 = format!(
+            "#!/bin/sh\nsaid=$(cat)\ncase $said in *ip6*) exit 1;; esac\n\
+             printf '%s\\n' \"$said\" | {} \"$@\"\n",
+            own.display()
+        );
+        [("none", ""), ("refuses", "#!/bin/sh\nexit 1\n"), ("half", &without_ipv6)].map(
+            |(name, script)| {
+                let path = folder.join(name);
+                fs::write(&path, script).unwrap();
+                let mode = if script.is_empty() { 0o600 } else { 0o700 };
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                path
+            },
+        )
+    }
+
+    #[test]
+    fn nothing_starts_and_nothing_passes_without_a_filter() {
+        if !can_filter() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for program in &broken(folder.path()) {
+            in_a_network_of_its_own(async || {
+                fs::write(FORWARDING, "0").unwrap();
+                replace_nft(program);
+                let nat = nat(&[]);
+                // Before there is any instance, it is known where nothing can be told.
+                let early = nat.check().await.is_err();
+                assert_eq!(early, !program.ends_with("half"), "{program:?}");
+                for again in [false, true] {
+                    let refused = nat.open().await.unwrap_err().to_string();
+                    assert!(refused.starts_with("instances cannot be kept from this"), "{refused}");
+                    assert!(!passes_packets(), "{program:?} {again}");
+                }
+                assert!(nat.check().await.is_err(), "{program:?}");
+                // Who opened everything needs no filter.
+                let open = self::nat(&["0.0.0.0/0"]);
+                open.check().await.unwrap();
+                open.open().await.unwrap();
+                assert!(passes_packets());
+            });
+        }
+        in_a_network_of_its_own(async || {
+            fs::write(FORWARDING, "0").unwrap();
+            let nat = nat(&[]);
+            nat.check().await.unwrap();
+            assert!(!passes_packets(), "there is nothing yet");
+            nat.open().await.unwrap();
+            assert!(passes_packets());
+        });
     }
 }

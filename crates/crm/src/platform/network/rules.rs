@@ -16,8 +16,16 @@ use crate::{
 
 /// Networks that are not public: those of the operator, of the machine and of
 /// nobody. Instances reach what [`Egress`] names of them.
-const PRIVATE: &str = "{ 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, \
-                       172.16.0.0/12, 192.168.0.0/16, 224.0.0.0/3 }";
+pub(in crate::platform) const PRIVATE: [&str; 8] = [
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "224.0.0.0/3",
+];
 const DNS: u16 = 53;
 /// Files with the machine's name servers; the first that is there counts. A
 /// local forwarder cannot be reached from another network.
@@ -66,6 +74,19 @@ impl Egress {
         texts.iter().map(|text| text.parse()).collect::<Result<_>>().map(Self)
     }
 
+    /// Networks and ports, each as text.
+    pub(in crate::platform) fn networks(&self) -> impl Iterator<Item = (String, Option<u16>)> {
+        self.0
+            .iter()
+            .map(|allowed| (format!("{}/{}", allowed.network, allowed.prefix), allowed.port))
+    }
+
+    /// Returns whether the operator opened everything, so that nothing has to be
+    /// filtered.
+    pub(in crate::platform) fn is_open(&self) -> bool {
+        self.0.iter().any(|allowed| allowed.prefix == 0 && allowed.port.is_none())
+    }
+
     /// Rules for what is accepted by name, and for the name servers that
     /// instances are told.
     fn accepted(&self) -> String {
@@ -104,6 +125,8 @@ pub(in crate::platform) struct Rules<'a> {
     pub(in crate::platform) bridges: &'a str,
     pub(in crate::platform) range: Range,
     pub(in crate::platform) egress: &'a Egress,
+    /// Networks with public addresses that this machine is in.
+    pub(in crate::platform) connected: &'a BTreeSet<String>,
 }
 
 impl Rules<'_> {
@@ -143,6 +166,8 @@ impl Rules<'_> {
     /// what is named; nothing else of this machine and of its networks.
     fn filtering(&self) -> String {
         let (bridges, range, accepted) = (self.bridges, self.range, self.egress.accepted());
+        let closed = PRIVATE.into_iter().chain(self.connected.iter().map(String::as_str));
+        let closed: String = closed.map(|network| format!("ip daddr {network} drop\n")).collect();
         format!(
             "set own_doors {{ type ipv4_addr . inet_proto . inet_service; }}\n\
              set every_door {{ type inet_proto . inet_service; }}\n\
@@ -155,7 +180,7 @@ impl Rules<'_> {
              iifname != \"{bridges}*\" accept\n\
              ip saddr != {range} drop\n\
              jump allowed\n\
-             ip daddr {PRIVATE} drop\n\
+             {closed}\
              }}\n\
              chain entering {{\n\
              type filter hook input priority 0; policy accept;\n\
@@ -247,6 +272,8 @@ fn protocol(udp: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use std::sync::LazyLock;
+
     use super::*;
 
     fn egress(texts: &[&str]) -> Result<Egress> {
@@ -254,7 +281,10 @@ mod tests {
     }
 
     fn rules(egress: &Egress) -> Rules<'_> {
-        Rules { table: "selvage_slvx", bridges: "slvx", range: Range::default(), egress }
+        static CONNECTED: LazyLock<BTreeSet<String>> =
+            LazyLock::new(|| ["203.0.113.0/24".to_owned()].into());
+        let (bridges, range) = ("slvx", Range::default());
+        Rules { table: "selvage_slvx", bridges, range, egress, connected: &CONNECTED }
     }
 
     fn forward(public: &str) -> PortForward {
@@ -282,12 +312,14 @@ mod tests {
         let allowed = egress(&["10.1.2.0/24", "192.168.7.9:5432"]).unwrap();
         for forwards in [None, Some(&BTreeSet::new())] {
             let script = rules(&allowed).all(forwards, &BTreeSet::new());
-            let [others, forged, jump, last] = chain(&script, "forward")[..] else {
-                panic!("{script}")
-            };
-            assert_eq!((others, jump), ("iifname != \"slvx*\" accept", "jump allowed"));
-            assert_eq!(forged, "ip saddr != 10.101.0.0/16 drop");
-            assert!(last.contains("169.254.0.0/16") && last.ends_with(" drop"), "{last}");
+            let passing = chain(&script, "forward");
+            let [others, forged, jump, closed @ ..] = &passing[..] else { panic!("{script}") };
+            assert_eq!((*others, *jump), ("iifname != \"slvx*\" accept", "jump allowed"));
+            assert_eq!(*forged, "ip saddr != 10.101.0.0/16 drop");
+            // The machine's own network, too, though it is public.
+            for network in ["169.254.0.0/16", "10.0.0.0/8", "203.0.113.0/24"] {
+                assert!(closed.contains(&format!("ip daddr {network} drop").as_str()), "{script}");
+            }
             let entering = chain(&script, "input");
             assert_eq!(entering.last(), Some(&"drop"), "{script}");
             assert!(script.contains("\nip daddr 10.1.2.0/24 accept\n"), "{script}");

@@ -142,18 +142,18 @@ impl Images {
 
     async fn find(&self, source: &Source, limit: u64) -> Result<Image> {
         let kept = self.kept(source);
-        if let Some(note) = &kept
-            && source.checksum.is_some()
-            && source.check(note).is_ok()
-        {
-            return self.used(source, note);
-        }
         let known = kept.as_ref().map(|note| note.version.clone());
         // One that is refused now is not to be had, whoever fetched it before.
         let asked = self.ask(source, known.as_ref()).await?;
         let usable = kept.filter(|note| source.check(note).is_ok());
         match (asked, usable) {
             (ImageReply::Unchanged, Some(note)) => self.used(source, &note),
+            // It may be had, and what would come is known.
+            (ImageReply::Coming(..) | ImageReply::Here(..), Some(note))
+                if source.checksum.is_some() =>
+            {
+                self.used(source, &note)
+            }
             (ImageReply::Away(error), Some(note)) => {
                 tracing::warn!(%error, "the image was not looked for again, the one here is used");
                 self.used(source, &note)

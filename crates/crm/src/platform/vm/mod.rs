@@ -161,6 +161,7 @@ impl Machines {
         let names = self.namer.instance(&order.key)?;
         let machine = self.machine(&names)?;
         let image = self.images.provide(&ImageRequest::of(order)).await?;
+        order.progress.stops();
         machine.stop(&names.process, self.options.powerdown).await?;
         let plan = plan(order, &names, self.address(&names, facts)?);
         machine.make(&self.tools, &image, &plan).await?;
@@ -278,6 +279,10 @@ fn no_clusters() -> Error {
 impl Platform for Machines {
     fn kind(&self) -> &'static str {
         cloudlet_kind::MACHINES
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.networking.check().await
     }
 
     fn forwarder(&self) -> Option<Arc<dyn Forwarder>> {

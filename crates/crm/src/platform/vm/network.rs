@@ -47,18 +47,19 @@ pub(super) struct Networking {
 impl Networking {
     /// Must be called inside a tokio runtime.
     pub(super) fn open(cloudlet: &CloudletKey, options: &Options) -> Result<Self> {
-        let namer = Namer::new(cloudlet)?;
-        let nat = Nat::new(&namer, options.range, options.forwarding, options.egress.clone());
-        Ok(Self {
-            networks: Networks::open(options.range)?,
-            nat: Arc::new(nat),
-            namer,
-            servers: Servers::default(),
-        })
+        let (namer, networks) = (Namer::new(cloudlet)?, Networks::open(options.range)?);
+        let (forwarding, egress) = (options.forwarding, options.egress.clone());
+        let nat = Nat::new(&namer, networks.clone(), forwarding, egress);
+        Ok(Self { networks, nat: Arc::new(nat), namer, servers: Servers::default() })
     }
 
     fn range(&self) -> Range {
         self.networks.range()
+    }
+
+    /// Fails if guests cannot be kept from this machine and its networks.
+    pub(super) async fn check(&self) -> Result<()> {
+        self.nat.check().await
     }
 
     pub(super) fn forwarder(&self) -> Arc<dyn Forwarder> {
@@ -104,7 +105,7 @@ impl Networking {
         let number = self.number(address)?;
         let (gateway, server) = (self.at(number, GATEWAY), self.at(number, SERVER));
         self.networks.provide_cluster(&bridge, number, IpAddr::V4(gateway)).await?;
-        self.nat.open().await;
+        self.nat.open().await?;
         let there = self.networks.provide_machine(&bridge, &own, server).await?;
         if !there {
             self.servers.end(&names.machine).await;

@@ -49,6 +49,9 @@ impl OtherMachine {
         ip(&["-n", name, "link", "set", "eth0", "up"]);
         ip(&["-n", name, "link", "set", "lo", "up"]);
         ip(&["-n", name, "route", "add", &networks, "via", &near.to_string()]);
+        let beyond = format!("{}/32", outside.beyond());
+        ip(&["-n", name, "addr", "add", &beyond, "dev", "lo"]);
+        ip(&["route", "add", &beyond, "via", &far.to_string()]);
         outside
     }
 
@@ -59,6 +62,11 @@ impl OtherMachine {
 
     pub(crate) fn address(&self) -> Ipv4Addr {
         Ipv4Addr::new(198, 18, self.number, 2)
+    }
+
+    /// Its address in a network that this machine is not in.
+    pub(crate) fn beyond(&self) -> Ipv4Addr {
+        Ipv4Addr::new(198, 19, self.number, 2)
     }
 
     /// A web server there, which has no way back to any cluster.

@@ -340,3 +340,65 @@ fn later_entries_win_and_folders_keep_their_time() {
     assert_eq!(fs::metadata(at.join("folder")).unwrap().mtime(), 7);
     assert_eq!(fs::metadata(&at).unwrap().mtime(), 7);
 }
+
+/// A disk of its own, as small as given.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new(bytes: u64) -> Self {
+        let disk = Self(tempfile::tempdir().unwrap());
+        let image = disk.0.path().join("image");
+        File::create(&image).unwrap().set_len(bytes).unwrap();
+        fs::create_dir(disk.place()).unwrap();
+        let made = Command::new("mkfs.ext4").args(["-q", "-m0"]).arg(&image).status().unwrap();
+        let mount = Command::new("mount").arg("-oloop").arg(&image).arg(disk.place()).status();
+        assert!(made.success() && mount.unwrap().success());
+        disk
+    }
+
+    fn place(&self) -> PathBuf {
+        self.0.path().join("disk")
+    }
+
+    fn free(&self) -> u64 {
+        let disk = rustix::fs::statvfs(&self.place()).unwrap();
+        disk.f_bavail * disk.f_frsize
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.place()).status();
+    }
+}
+
+/// Whatever an image has in it, others can go on writing.
+#[test]
+fn an_image_leaves_the_disk_some_room() {
+    if !root() {
+        return;
+    }
+    const MIB: usize = 1 << 20;
+    let disk = SmallDisk::new(256 << 20);
+    let big = "x".repeat(16 * MIB);
+    let blob = disk.0.path().join("blob");
+    let try_to = |count: usize, name: &str, budget: Budget| {
+        let names: Vec<String> = (0..count).map(|number| format!("file{number}")).collect();
+        let entries: Vec<_> =
+            names.iter().map(|name| (name.as_str(), EntryType::Regular, big.as_str())).collect();
+        let bytes = archive(&entries);
+        fs::write(&blob, &bytes).unwrap();
+        let into = disk.place().join(name);
+        fs::create_dir(&into).unwrap();
+        let mut budget = budget;
+        layer(&blob, &into, &[], &crate::image::digest_of(&bytes), &mut budget)
+    };
+    try_to(4, "fits", Budget::new(LIMIT).leaving_room()).unwrap();
+    let error = try_to(13, "hostile", Budget::new(LIMIT).leaving_room()).unwrap_err();
+    assert_eq!(error.code(), selvage_api::Code::ResourceExhausted, "{error}");
+    assert!(error.to_string().contains("the disk has room for"), "{error}");
+    assert!(disk.free() >= 8 << 20, "{} bytes are left", disk.free());
+    let error = try_to(1, "more", Budget::new(LIMIT).leaving_room()).unwrap_err();
+    assert_eq!(error.code(), selvage_api::Code::ResourceExhausted, "{error}");
+    assert!(Room::at(&disk.place()).check(64 << 20).is_err());
+}
