@@ -197,6 +197,7 @@ impl Crm {
                     data: settings.data.clone(),
                     start_timeout: settings.start_timeout,
                     helm: HELM.into(),
+                    egress: settings.egress.clone(),
                 };
                 let Some(site) = settings.site.kaas.clone() else {
                     return Ok(Arc::new(Kubernetes::open(&settings.cloudlet, kubernetes)?));
@@ -341,6 +342,10 @@ impl Crm {
                 info.state = CloudletState::Errors.into();
                 info.errors = vec![format!("get limits failed: {error}")];
             }
+        }
+        if let Err(error) = self.agent.platform.check().await {
+            info.state = CloudletState::Errors.into();
+            info.errors.push(error.to_string());
         }
         let infos = &self.agent.caches.cloudlet_infos;
         if infos.find(&self.settings.cloudlet).is_none_or(|reported| *reported != info) {

@@ -137,7 +137,7 @@ impl Kubernetes {
         let version = client.apiserver_version().await.context("asking for the version")?;
         let helm = Helm {
             program: &self.options.helm,
-            folder: &folder.join("values"),
+            folder: &std::env::temp_dir(),
             names,
             version: version.git_version,
         };

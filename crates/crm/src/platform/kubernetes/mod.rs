@@ -40,7 +40,7 @@ use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
     Usage,
 };
-use crate::{Error, ImageFolders, Registries, Result};
+use crate::{Egress, Error, ImageFolders, Registries, Result};
 
 const MEGABYTE: f64 = 1_048_576.0;
 const GIGABYTE: f64 = 1_000_000_000.0;
@@ -63,6 +63,8 @@ pub struct Options {
     pub start_timeout: Duration,
     /// The program for charts.
     pub helm: PathBuf,
+    /// Networks that pods reach beside public addresses.
+    pub egress: Egress,
 }
 
 /// The platform. It is there whether the cluster answers or not; whatever
@@ -108,6 +110,7 @@ impl Kubernetes {
             client: self.connection.client().await?,
             namer: &self.namer,
             registries: &self.options.registries,
+            egress: &self.options.egress,
         })
     }
 

@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use async_trait::async_trait;
 use selvage_api::edgeproto::{App, CloudletKey, Flavor};
 use selvage_crm::{
-    FetchPolicy, ImageFolders, Platform, Registries,
+    Egress, FetchPolicy, ImageFolders, Platform, Registries,
     platform::{
         InstanceFacts,
         kubernetes::{Kubernetes, Options},
@@ -43,6 +43,7 @@ impl Fixture for InNamespaces {
             data: self.place.directory.path().to_owned(),
             start_timeout: TEST_TIMEOUT,
             helm: self.cluster.helm(),
+            egress: Egress::default(),
         };
         Arc::new(Kubernetes::open(cloudlet, options).unwrap())
     }

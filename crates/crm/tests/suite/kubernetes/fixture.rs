@@ -94,6 +94,17 @@ fn image(folder: &Path, name: &str, file: &str, command: &[&str]) -> PathBuf {
     path
 }
 
+/// A copy of a program that every user may run.
+fn for_everybody(program: &Path, folder: &Path) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let copy = folder.join(program.file_name().unwrap());
+    std::fs::copy(program, &copy).unwrap();
+    for path in [folder, &copy] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    copy
+}
+
 impl Cluster {
     fn start() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
@@ -103,6 +114,7 @@ impl Cluster {
             return skip("there are no binaries: run ./dev kubernetes");
         };
         let images = tempfile::tempdir().unwrap();
+        let helm = for_everybody(&helm, images.path());
         let pause =
             image(images.path(), "localhost/pause:1", "pause.tar", &["/bin/sleep", "1000000"]);
         let serve = ["/bin/httpd", "-f", "-p", "8080", "-h", "/www"];

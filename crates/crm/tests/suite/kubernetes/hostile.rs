@@ -203,6 +203,7 @@ async fn with_charts(cluster: &Cluster, edge: &Edge, controller: &TestController
         data: settings.data.clone(),
         start_timeout: settings.start_timeout,
         helm: cluster.helm(),
+        egress: settings.egress.clone(),
     };
     let platform: Arc<dyn Platform> =
         Arc::new(Kubernetes::open(&edge.cloudlet(), options).unwrap());

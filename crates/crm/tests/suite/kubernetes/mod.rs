@@ -47,7 +47,10 @@ async fn an_instance_runs_answers_survives_and_goes_without_a_trace() {
     assert!(namespaces.len() == 1 && namespace.starts_with("slv-acme-edge-"), "{namespace}");
     let quota = &cluster.list("", "v1", "ResourceQuota", "").await;
     let quota = quota.iter().find(|of| of.metadata.namespace.as_ref() == Some(&namespace)).unwrap();
-    assert_eq!(quota.data["spec"]["hard"]["requests.memory"], "512Mi");
+    let hard = &quota.data["spec"]["hard"];
+    assert_eq!(hard["requests.memory"], "512Mi");
+    assert_eq!(hard["limits.memory"], "2048Mi");
+    assert_eq!(hard["requests.storage"], "2G");
     let secrets = cluster.names("", "v1", "Secret", "").await;
     // The password of the site's registry is the operator's.
     assert!(!secrets.contains(&format!("{namespace}/mexgitlabsecret")), "{secrets:?}");
@@ -371,6 +374,7 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
         data: settings.data.clone(),
         start_timeout: settings.start_timeout,
         helm: cluster.helm(),
+        egress: settings.egress.clone(),
     };
     let open = |helm: PathBuf| {
         let options = Options { helm, ..options.clone() };
