@@ -153,6 +153,8 @@ impl Source for Live {
                 self.log = Some(self.tasks.spawn(follow(machine, request, self.sender.clone())));
             }
             Effect::CloseLog => self.close_log(),
+            // The screen's owner does it.
+            Effect::Shell { .. } => {}
         }
     }
 }

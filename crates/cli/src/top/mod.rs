@@ -24,12 +24,16 @@ use tokio::sync::mpsc;
 
 use crate::{
     Error,
-    commands::node::{Nodes, args::Top},
+    commands::{
+        exec,
+        node::{Nodes, args::Top},
+    },
+    error::printable,
     session::Session,
 };
 use live::Live;
-use model::Model;
-use source::Source;
+use model::{Model, Notice};
+use source::{Effect, Source};
 use update::update;
 
 pub(crate) use self::{screen::Screen, update::Event};
@@ -45,21 +49,35 @@ pub(crate) async fn run(nodes: Nodes, args: &Top, session: &mut Session<'_>) -> 
         });
     }
     let colour = session.io.colour_on_out(session.global.color);
-    let (source, names) = Live::start(nodes, args.interval, session).await?;
-    let model = Model::new(names, colour);
-    let (mut screen, input) = Screen::open().map_err(Error::Output)?;
-    let result = run_on(&mut screen.terminal, model, source, input).await;
-    drop(screen);
-    result
+    let (mut source, names) = Live::start(nodes, args.interval, session).await?;
+    let mut model = Model::new(names, colour);
+    loop {
+        let (mut screen, input) = Screen::open().map_err(Error::Output)?;
+        let left = run_on(&mut screen.terminal, &mut model, &mut source, input).await;
+        drop(screen);
+        let Some(container) = left? else { return Ok(()) };
+        model.notice = shell(&container, session).await;
+    }
 }
 
-/// Shows and does until somebody quits, or the keyboard is gone.
+/// Runs a shell in the instance that a container is of. Returns what is to be said
+/// afterwards.
+async fn shell(container: &str, session: &mut Session<'_>) -> Option<Notice> {
+    match exec::shell_in(container, session).await {
+        // How the shell ended, it has said itself.
+        Ok(()) | Err(Error::Exited(_)) => None,
+        Err(error) => Some(Notice { text: printable(&error.to_string()), bad: true }),
+    }
+}
+
+/// Shows and does until somebody quits, or the keyboard is gone; returns the container
+/// that somebody wants a shell in, if that is why the screen is left.
 async fn run_on<B: Backend>(
     terminal: &mut Terminal<B>,
-    mut model: Model,
-    mut source: impl Source,
+    model: &mut Model,
+    source: &mut impl Source,
     mut input: mpsc::Receiver<Event>,
-) -> Result<(), Error>
+) -> Result<Option<String>, Error>
 where
     B::Error: std::fmt::Display,
 {
@@ -74,21 +92,23 @@ where
             biased;
             event = input.recv() => {
                 let Some(event) = event else { break };
-                if let Some(effect) = update(&mut model, event) {
-                    source.act(effect);
+                match update(model, event) {
+                    Some(Effect::Shell { id }) => return Ok(Some(id)),
+                    Some(effect) => source.act(effect),
+                    None => {}
                 }
                 stale = false;
-                terminal.draw(|frame| view::draw(frame, &model)).map_err(broken)?;
+                terminal.draw(|frame| view::draw(frame, model)).map_err(broken)?;
             }
             _ = clock.tick(), if stale => {
                 stale = false;
-                terminal.draw(|frame| view::draw(frame, &model)).map_err(broken)?;
+                terminal.draw(|frame| view::draw(frame, model)).map_err(broken)?;
             }
             Some((node, report)) = source.next() => {
-                update(&mut model, Event::Report(node, Box::new(report)));
+                update(model, Event::Report(node, Box::new(report)));
                 stale = true;
             }
         }
     }
-    Ok(())
+    Ok(None)
 }

@@ -35,6 +35,7 @@ pub(crate) struct Screen {
     pub(crate) terminal: Terminal<CrosstermBackend<Stdout>>,
     done: Arc<AtomicBool>,
     signals: JoinHandle<()>,
+    reader: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Screen {
@@ -49,8 +50,8 @@ impl Screen {
         let done = Arc::new(AtomicBool::new(false));
         let signals = tokio::spawn(wait_for_end(sender.clone()));
         let stop = done.clone();
-        std::thread::spawn(move || read(&sender, &stop));
-        Ok((Self { terminal, done, signals }, events))
+        let reader = Some(std::thread::spawn(move || read(&sender, &stop)));
+        Ok((Self { terminal, done, signals, reader }, events))
     }
 }
 
@@ -58,6 +59,11 @@ impl Drop for Screen {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
         self.signals.abort();
+        // Else it would take the first keys of whoever has the terminal next. It looks
+        // every POLL, and whoever it sends to is gone.
+        if let Some(reader) = self.reader.take() {
+            let _ended = reader.join();
+        }
         restore();
     }
 }

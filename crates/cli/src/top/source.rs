@@ -61,6 +61,10 @@ pub(crate) enum Effect {
     },
     /// Follow no log any more.
     CloseLog,
+    /// Leave the screen for a shell in a container, and come back.
+    Shell {
+        id: String,
+    },
 }
 
 /// Brings news and takes wishes. Machines go by the order they were named in.

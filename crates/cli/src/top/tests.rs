@@ -177,7 +177,7 @@ async fn the_loop_shows_news_does_wishes_and_ends() {
         (0, Report::Containers(vec![container("web", "web", "RUNNING", None)])),
         (1, Report::Failed("gone".into())),
     ];
-    let source = Script { news: news.into(), wishes: std::sync::Arc::clone(&wishes) };
+    let mut source = Script { news: news.into(), wishes: std::sync::Arc::clone(&wishes) };
     let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
     let (sender, input) = tokio::sync::mpsc::channel(16);
     let typist = tokio::spawn(async move {
@@ -198,8 +198,9 @@ async fn the_loop_shows_news_does_wishes_and_ends() {
         let done: Vec<Effect> = wishes.lock().unwrap().clone();
         done
     });
-    let model = Model::new(vec!["a".into(), "b".into()], false);
-    super::run_on(&mut terminal, model, source, input).await.unwrap();
+    let mut model = Model::new(vec!["a".into(), "b".into()], false);
+    let left = super::run_on(&mut terminal, &mut model, &mut source, input).await.unwrap();
+    assert_eq!(left, None);
     let done = typist.await.unwrap();
     let wish = Effect::Restart { node: 0, namespace: "k8s.io".into(), id: "web".into(), driver: 0 };
     assert!(done.contains(&wish), "{done:?}");
@@ -209,10 +210,31 @@ async fn the_loop_shows_news_does_wishes_and_ends() {
 
 #[tokio::test]
 async fn a_keyboard_that_is_gone_ends_it() {
-    let source = Script { news: VecDeque::new(), wishes: std::sync::Arc::default() };
+    let mut source = Script { news: VecDeque::new(), wishes: std::sync::Arc::default() };
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
     let (sender, input) = tokio::sync::mpsc::channel(1);
     drop(sender);
-    let model = Model::new(vec!["a".into()], false);
-    super::run_on(&mut terminal, model, source, input).await.unwrap();
+    let mut model = Model::new(vec!["a".into()], false);
+    super::run_on(&mut terminal, &mut model, &mut source, input).await.unwrap();
+}
+
+/// The screen is left with all that it knows, for it comes back.
+#[tokio::test]
+async fn a_shell_takes_the_terminal_for_a_while() {
+    let mut source = Script { news: VecDeque::new(), wishes: std::sync::Arc::default() };
+    let mut terminal = Terminal::new(TestBackend::new(100, 40)).unwrap();
+    let mut model = model(100, 40);
+    let (sender, input) = tokio::sync::mpsc::channel(16);
+    for code in [KeyCode::Char('s'), KeyCode::Tab, KeyCode::Down, KeyCode::Char('s')] {
+        sender.send(Event::Key(KeyEvent::new(code, KeyModifiers::NONE))).await.unwrap();
+    }
+    let left = super::run_on(&mut terminal, &mut model, &mut source, input).await.unwrap();
+    assert_eq!(left.as_deref(), Some("web/pod:nginx"), "of the pane of containers alone");
+    assert!(!model.over);
+    let (sender, input) = tokio::sync::mpsc::channel(16);
+    sender.send(Event::Key(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE))).await.unwrap();
+    let left = super::run_on(&mut terminal, &mut model, &mut source, input).await.unwrap();
+    assert_eq!(left, None);
+    assert!(text(terminal.backend()).contains("nginx"));
+    assert!(source.wishes.lock().unwrap().is_empty());
 }

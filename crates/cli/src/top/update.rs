@@ -104,8 +104,14 @@ fn press(model: &mut Model, key: KeyEvent) -> Option<Effect> {
             Effect::CloseLog
         });
     }
-    if !model.help && !model.typing && key.code == KeyCode::Char('l') {
-        return follow_log(model);
+    if !model.help && !model.typing {
+        match key.code {
+            KeyCode::Char('l') => return follow_log(model),
+            KeyCode::Char('s') => {
+                return chosen_container(model).map(|(_, _, id, _)| Effect::Shell { id });
+            }
+            _ => {}
+        }
     }
     if model.help {
         model.help = false;

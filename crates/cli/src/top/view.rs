@@ -25,7 +25,7 @@ const KEYS: [(&str, &str); 16] = [
     ("/", "show only processes that contain a text; Esc shows all"),
     ("r", "restart the chosen container"),
     ("x", "end the chosen container (SIGTERM)"),
-    ("l", "follow the log of the chosen container; Esc closes it"),
+    ("l  s", "log of that container (Esc closes it); shell in it"),
     ("z  Enter", "give the pane the whole screen, or not"),
     ("?  h  F1", "this help"),
     ("q  Ctrl-C", "quit"),
@@ -144,8 +144,11 @@ fn footer(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     } else if let Some(notice) = &model.notice {
         Line::styled(notice.text.clone(), if notice.bad { theme.bad() } else { theme.good() })
     } else {
-        let more = if model.focus == Pane::Containers { "  r restart  x end  l log" } else { "" };
-        let text = format!("Tab pane  / filter  t tree  c m p n sort  z zoom{more}");
+        let keys = match model.focus {
+            Pane::Containers => "z zoom  r restart  x end  l log  s shell",
+            _ => "t tree  c m p n sort  z zoom",
+        };
+        let text = format!("Tab pane  / filter  {keys}");
         Line::styled(text, theme.dim())
     };
     frame.render_widget(line, area);

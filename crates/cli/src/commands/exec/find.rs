@@ -57,16 +57,44 @@ impl InstanceArgs {
     }
 }
 
-/// The one instance that fits.
-pub(crate) async fn instance(client: &Client, which: &InstanceArgs) -> Result<AppInstKey, Error> {
-    let filter = AppInst { key: Some(which.key()), ..AppInst::default() };
+async fn shown(client: &Client, filter: AppInst) -> Result<Vec<AppInst>, Error> {
     let request = client.request(filter, client.limit(false))?;
     let shown = AppInstApiClient::new(client.channel()).show_app_inst(request).await;
     let found = match shown {
         Ok(response) => response.into_inner().try_collect::<Vec<AppInst>>().await,
         Err(status) => Err(status),
     };
-    let found = found.map_err(|status| client.refused(&status))?;
+    found.map_err(|status| client.refused(&status))
+}
+
+/// The instance that has a container of this name.
+pub(crate) async fn owner(client: &Client, container: &str) -> Result<AppInstKey, Error> {
+    let all = shown(client, AppInst::default()).await?;
+    owner_among(all, container)
+}
+
+fn owner_among(all: Vec<AppInst>, container: &str) -> Result<AppInstKey, Error> {
+    let has_it = |inst: &AppInst| {
+        let runtime = inst.runtime_info.as_ref();
+        runtime.is_some_and(|runtime| runtime.container_ids.iter().any(|id| id == container))
+    };
+    let mut keys: Vec<AppInstKey> =
+        all.into_iter().filter(has_it).filter_map(|it| it.key).collect();
+    match (keys.pop(), keys.len()) {
+        (Some(key), 0) => Ok(key),
+        (None, _) => Err(Error::invalid(format!(
+            "{container} is no container of an instance: only those have a shell here"
+        ))),
+        _ => Err(Error::invalid(format!(
+            "several instances have a container {container}: `selvage exec` says which"
+        ))),
+    }
+}
+
+/// The one instance that fits.
+pub(crate) async fn instance(client: &Client, which: &InstanceArgs) -> Result<AppInstKey, Error> {
+    let filter = AppInst { key: Some(which.key()), ..AppInst::default() };
+    let found = shown(client, filter).await?;
     let mut keys: Vec<AppInstKey> = found.into_iter().filter_map(|it| it.key).collect();
     match (keys.pop(), keys.len()) {
         (Some(key), 0) => Ok(key),
@@ -108,4 +136,34 @@ fn flags(key: &AppInstKey) -> String {
         })
         .collect();
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use selvage_api::edgeproto::AppInstRuntime;
+
+    use super::*;
+
+    #[test]
+    fn a_container_leads_to_its_instance() {
+        let instance = |name: &str, containers: &[&str]| AppInst {
+            key: Some(AppInstKey {
+                app_key: Some(AppKey { name: name.into(), ..AppKey::default() }),
+                ..AppInstKey::default()
+            }),
+            runtime_info: Some(AppInstRuntime {
+                container_ids: containers.iter().map(|id| (*id).to_owned()).collect(),
+                ..AppInstRuntime::default()
+            }),
+            ..AppInst::default()
+        };
+        let all = || vec![instance("a", &["a1", "a2"]), instance("b", &["b1", "same"])];
+        let name = |id: &str| owner_among(all(), id).map(|key| key.app_key.unwrap().name);
+        assert_eq!(name("a2").unwrap(), "a");
+        let stranger = name("kube-system/coredns").unwrap_err().to_string();
+        assert!(stranger.starts_with("kube-system/coredns is no container of"), "{stranger}");
+        let twice = [all(), vec![instance("c", &["same"])]].concat();
+        assert!(owner_among(twice, "same").unwrap_err().to_string().contains("several instances"));
+    }
 }

@@ -9,7 +9,7 @@ use selvage_api::{edgeproto::ExecRequest, selvage::shell};
 
 use self::{find::InstanceArgs, talk::ExecStreams, terminal::Raw};
 use super::node::interrupt::or_interrupted;
-use crate::{Error, session::Session};
+use crate::{Error, client::Client, session::Session};
 
 /// `selvage exec`
 #[derive(clap::Args, Debug)]
@@ -99,9 +99,32 @@ pub(crate) async fn exec(args: Exec, session: &mut Session<'_>) -> Result<(), Er
         terminal: tty,
         ..ExecRequest::default()
     };
-    let conversation = Box::pin(meet::meet(&client, request, args.options.via)).await?;
-    let raw = if tty { Some(Raw::new()?) } else { None };
     let talk = ExecStreams { input: interactive, terminal: tty, plain: false };
+    converse(&client, request, (args.options.via, talk), session).await
+}
+
+/// Runs a shell on this terminal in the instance that has this container.
+pub(crate) async fn shell_in(container: &str, session: &mut Session<'_>) -> Result<(), Error> {
+    let client = session.client().await?;
+    let request = ExecRequest {
+        app_inst_key: Some(find::owner(&client, container).await?),
+        container_id: container.to_owned(),
+        terminal: true,
+        ..ExecRequest::default()
+    };
+    let talk = ExecStreams { input: true, terminal: true, plain: false };
+    converse(&client, request, (Via::Auto, talk), session).await
+}
+
+/// Runs a command and passes on what it reads and says.
+async fn converse(
+    client: &Client,
+    request: ExecRequest,
+    (via, talk): (Via, ExecStreams),
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let conversation = Box::pin(meet::meet(client, request, via)).await?;
+    let raw = if talk.terminal { Some(Raw::new()?) } else { None };
     let work = Box::pin(talk.run(conversation, session));
     let code = if raw.is_some() { work.await } else { or_interrupted(work).await };
     drop(raw);
