@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use selvage_api::selvage::dashboard::{
-    ListEventsRequest, ListEventsResponse, dashboard_service_client::DashboardServiceClient,
+use selvage_api::{
+    Code,
+    selvage::dashboard::{
+        ListEventsRequest, ListEventsResponse, dashboard_service_client::DashboardServiceClient,
+    },
 };
 
 use crate::{Error, duration, output, session::Session};
@@ -33,6 +36,18 @@ pub struct Events {
     limit: u32,
 }
 
+/// Says which part is missing where nobody records events.
+fn without_dashboard(error: Error) -> Error {
+    if error.code() != Code::Unimplemented {
+        return error;
+    }
+    Error::Status {
+        code: Code::Unimplemented,
+        message: "the dashboard records events, and none runs at this server".into(),
+        hints: vec!["`selvage up` runs it; `selvage status` lists the parts of a server".into()],
+    }
+}
+
 pub(crate) async fn run(args: Events, session: &mut Session<'_>) -> Result<(), Error> {
     let from = jiff::Timestamp::now().as_second()
         - i64::try_from(args.since.unwrap_or(DAY).as_secs()).unwrap_or(i64::MAX / 2);
@@ -48,7 +63,8 @@ pub(crate) async fn run(args: Events, session: &mut Session<'_>) -> Result<(), E
         .call(request, |channel, request| async move {
             DashboardServiceClient::new(channel).list_events(request).await
         })
-        .await?;
+        .await
+        .map_err(without_dashboard)?;
     // On a terminal the newest stands where the eye is.
     found.events.reverse();
     if found.events.is_empty() && session.printer().is_table() {

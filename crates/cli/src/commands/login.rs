@@ -148,8 +148,8 @@ fn plan(args: &Login, session: &mut Session<'_>, contexts: &Contexts) -> Result<
             // Anyone but admin brings their own password.
             let own = plan.username.as_ref().is_some_and(|name| *name != admin.username);
             plan.username.get_or_insert(admin.username);
-            if !own {
-                plan.password_file = plan.password_file.or(admin.password_file);
+            if !own && plan.password_file.is_none() {
+                plan.password_file = first_password(args, path, admin.password_file)?;
             }
         }
         ready.endpoint
@@ -161,6 +161,30 @@ fn plan(args: &Login, session: &mut Session<'_>, contexts: &Contexts) -> Result<
     };
     plan.endpoint = Endpoint::parse(&endpoint)?;
     Ok(plan)
+}
+
+/// File that holds the first password, as the ready file says, if it is still there.
+/// Whoever names a user is asked for the password instead.
+fn first_password(
+    args: &Login,
+    ready: &Path,
+    named: Option<PathBuf>,
+) -> Result<Option<PathBuf>, Error> {
+    let Some(file) = named else { return Ok(None) };
+    if file.exists() {
+        return Ok(Some(file));
+    }
+    match args.username {
+        Some(_) => Ok(None),
+        None => Err(Error::Invalid {
+            message: format!(
+                "{} names the password file {}, which is gone",
+                ready.display(),
+                file.display()
+            ),
+            hints: vec!["--username NAME logs in with a password that you type".into()],
+        }),
+    }
 }
 
 fn ready(path: &Path) -> Result<Ready, Error> {

@@ -209,6 +209,8 @@ pub(crate) fn write_fields(
 fn cell(column: &Column, value: &Value) -> Option<String> {
     let text = if column.path == ["@health"] {
         health(value)?
+    } else if column.message.as_deref() == Some(PORT) {
+        ports(column, value)?
     } else {
         let found = column.path.iter().try_fold(value, |value, name| value.get(name))?;
         words(found, column.message.as_deref())
@@ -253,7 +255,6 @@ fn words(value: &Value, message: Option<&str>) -> String {
                 organisation => format!("{}:{organisation}", part("role")),
             }
         }
-        Value::Object(_) if message == Some("distributed_match_engine.AppPort") => port(value),
         // What a map holds.
         Value::Object(members) if message.is_some_and(|name| name.ends_with("Entry")) => {
             let pairs = members.iter().map(|(key, value)| format!("{key}={}", words(value, None)));
@@ -268,12 +269,29 @@ fn words(value: &Value, message: Option<&str>) -> String {
     }
 }
 
-/// Protocol, public port, and the port inside where that is another.
-fn port(value: &Value) -> String {
+const PORT: &str = "distributed_match_engine.AppPort";
+
+/// Ports of an instance; an instance without a name has no URLs.
+fn ports(column: &Column, instance: &Value) -> Option<String> {
+    let found = column.path.iter().try_fold(instance, |value, name| value.get(name))?;
+    let host = instance.get("uri").and_then(Value::as_str).unwrap_or_default();
+    let all = found.as_array()?.iter().map(|one| port(one, host));
+    Some(all.collect::<Vec<_>>().join(","))
+}
+
+/// Protocol, public port, and the port inside where that is another; of http the URL.
+fn port(value: &Value, host: &str) -> String {
+    let text = |name| value.get(name).and_then(Value::as_str).unwrap_or_default();
     let number = |name| value.get(name).and_then(Value::as_i64).unwrap_or_default();
-    let protocol = value.get("proto").and_then(Value::as_str).unwrap_or_default();
-    let protocol = protocol.trim_start_matches("L_PROTO_").to_lowercase();
+    let protocol = text("proto").trim_start_matches("L_PROTO_").to_lowercase();
     match (number("public_port"), number("internal_port")) {
+        (1.., _) if protocol == "http" && !host.is_empty() => {
+            let path = match text("path_prefix").trim_matches('/') {
+                "" => String::new(),
+                path => format!("{path}/"),
+            };
+            format!("http://{}{host}:{}/{path}", text("fqdn_prefix"), number("public_port"))
+        }
         (public, internal) if public == internal => format!("{protocol}:{public}"),
         (public, internal) => format!("{protocol}:{public}->{internal}"),
     }
@@ -334,6 +352,23 @@ mod tests {
         }
         assert!(text(Some(100)).contains("STATUS"), "only the image is cut");
         assert!(text(None).contains("image:1.22.3   7"), "{}", text(None));
+    }
+
+    #[test]
+    fn an_http_port_is_a_url() {
+        let column = Column { message: Some(PORT.into()), ..Column::new("PORTS", "mapped_ports") };
+        let of = |uri: &str| {
+            let http = json!({
+                "proto": "L_PROTO_HTTP", "internal_port": 8080, "public_port": 443,
+                "path_prefix": "acme/hello10/p8080", "fqdn_prefix": "hello-tcp.",
+            });
+            let hidden = json!({ "proto": "L_PROTO_HTTP", "internal_port": 9, "public_port": 0 });
+            let tcp = json!({ "proto": "L_PROTO_TCP", "internal_port": 80, "public_port": 81 });
+            cell(&column, &json!({ "uri": uri, "mapped_ports": [http, hidden, tcp] }))
+        };
+        let url = "http://hello-tcp.hello.here.example:443/acme/hello10/p8080/";
+        assert_eq!(of("hello.here.example"), Some(format!("{url},http:0->9,tcp:81->80")));
+        assert_eq!(of(""), Some("http:443->8080,http:0->9,tcp:81->80".into()));
     }
 
     #[test]

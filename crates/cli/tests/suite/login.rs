@@ -1,6 +1,6 @@
 use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
 
-use selvage_api::selvage::identity::LoginProvider;
+use selvage_api::{Code, selvage::identity::LoginProvider};
 
 use crate::{
     fake::{self, Authority, PASSWORD, Running, ServerState, TOKEN},
@@ -156,6 +156,36 @@ async fn the_ready_file_is_all_a_script_needs() {
     person.run(&["--context", "lab", "login", "--ready-file", &ready]).await.good();
     assert!(person.run(&["context", "list"]).await.good().contains("lab"));
     person.run(&["status"]).await.good();
+}
+
+#[tokio::test]
+async fn a_first_password_that_is_gone_is_named_with_the_ready_file() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(ServerState::default(), &ca).await;
+    let mut person = Person::new();
+    let gone = person.dir.path().join("first-password");
+    let ready = serde_json::json!({
+        "endpoint": server.endpoint,
+        "ca": person.file("ca.pem", &ca.pem),
+        "admin": {"username": "admin", "password_file": gone},
+    });
+    let ready = person.file("ready.json", &ready.to_string()).display().to_string();
+    let (_, stderr) = person.run(&["login", "--ready-file", &ready]).await.bad();
+    let said = format!("{ready} names the password file {}, which is gone", gone.display());
+    assert!(stderr.contains(&said) && stderr.contains("hint: --username NAME"), "{stderr}");
+    assert!(!person.config_file().exists());
+    let line = ["login", "--ready-file", &ready, "--username", "admin"];
+    person.answering(&[PASSWORD]).run(&line).await.good();
+}
+
+#[tokio::test]
+async fn events_where_no_dashboard_runs_are_explained() {
+    let server = fake::http().await;
+    let mut person = Person::new();
+    person.endpoint = Some(server.endpoint.clone());
+    let (code, stderr) = person.run(&["events"]).await.bad();
+    assert_eq!(code, Code::Unimplemented.exit());
+    assert!(stderr.contains("the dashboard records events, and none runs"), "{stderr}");
 }
 
 #[tokio::test]

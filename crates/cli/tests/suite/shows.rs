@@ -42,7 +42,11 @@ AcmeAppCo  someapplication1  1.0      tmus      tmus-cloud-1  small    READY  - 
 "
     );
     let wide = person.run(&["appinsts", "show", "--appname", "two", "-o", "wide"]).await.good();
-    assert!(wide.contains("PORTS") && wide.contains("tcp:80,http:443->8443"), "{wide}");
+    assert!(
+        wide.contains("PORTS")
+            && wide.contains("tcp:80,http://tmus-cloud-1.tmus.mobiledgex.net:443/"),
+        "{wide}"
+    );
     assert_eq!(
         person.run(&["app", "show"]).await.good(),
         "\
