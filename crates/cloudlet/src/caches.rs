@@ -147,11 +147,57 @@ impl AgentCaches {
         }
     }
 
+    /// Reports that an instance that is updated does not serve until its new version
+    /// does, if it is being updated.
+    pub fn report_replaced(&self, key: &ObjectKey) {
+        let last = self.instance_infos.object(key);
+        let Some(last) = last.filter(|last| last.state() == TrackedState::Updating) else { return };
+        let unhealthy = "is being replaced".to_owned();
+        let runtime_info = Some(AppInstRuntime { unhealthy, ..AppInstRuntime::default() });
+        let replaced = AppInstInfo { runtime_info, ..last.as_ref().clone() };
+        if let Err(error) = self.instance_infos.put(replaced) {
+            tracing::error!(%error, "the state of an object could not be reported");
+        }
+    }
+
     /// Takes a report back.
     pub fn withdraw(&self, kind: ObjectKind, key: &ObjectKey) {
         match kind {
             ObjectKind::Cluster => self.cluster_infos.remove_key(key),
             ObjectKind::Instance => self.instance_infos.remove_key(key),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use selvage_api::edgeproto::AppInstKey;
+
+    use super::*;
+
+    #[test]
+    fn only_an_instance_that_is_updated_is_reported_as_being_replaced() {
+        let caches = AgentCaches::new().unwrap();
+        let instance = AppInst { key: Some(AppInstKey::default()), ..AppInst::default() };
+        let key = ObjectKey::of(&instance).unwrap();
+        let report = |state| {
+            let runtime = AppInstRuntime::default();
+            caches.report(ObjectKind::Instance, &key, state, Vec::new(), runtime);
+        };
+        let unhealthy = || {
+            let info = caches.instance_infos.object(&key).unwrap();
+            info.runtime_info.clone().map(|runtime| runtime.unhealthy)
+        };
+        report(TrackedState::Creating);
+        caches.report_replaced(&key);
+        assert_eq!(unhealthy(), None);
+        report(TrackedState::Updating);
+        assert_eq!(unhealthy(), None, "the old version serves");
+        caches.report_replaced(&key);
+        caches.report_progress(ObjectKind::Instance, &key, "It boots");
+        assert_eq!(unhealthy().as_deref(), Some("is being replaced"));
+        report(TrackedState::Ready);
+        assert_eq!(unhealthy().as_deref(), Some(""));
     }
 }

@@ -101,11 +101,13 @@ fn reported_progress(info: &impl Info) -> String {
 }
 
 /// Returns true if a report says what runs. After a failed update that is the
-/// version of before, if the agent kept it.
+/// version of before, if the agent kept it. An agent that cannot keep it meanwhile
+/// says why it does not serve; those of the original never do.
 fn tells_what_runs(state: TrackedState, info: &impl Info) -> bool {
     match state {
         TrackedState::Ready => true,
         TrackedState::UpdateError => info.runtime().is_some(),
+        TrackedState::Updating => info.runtime().is_some_and(|it| !it.unhealthy.is_empty()),
         _ => false,
     }
 }

@@ -76,8 +76,14 @@ impl AgentContext {
 
     /// Reports what the work on an object waits for.
     fn progress(&self, kind: ObjectKind, key: &ObjectKey) -> Progress {
+        let (caches, told) = (Arc::clone(&self.caches), key.clone());
+        let progress =
+            Progress::new(move |sentence| caches.report_progress(kind, &told, sentence));
         let (caches, key) = (Arc::clone(&self.caches), key.clone());
-        Progress::new(move |sentence| caches.report_progress(kind, &key, sentence))
+        match kind {
+            ObjectKind::Cluster => progress,
+            ObjectKind::Instance => progress.on_stop(move || caches.report_replaced(&key)),
+        }
     }
 
     pub(super) fn cluster_of(&self, key: &AppInstKey) -> Result<(ClusterInstKey, String)> {

@@ -244,6 +244,39 @@ async fn a_failed_update_keeps_what_runs() {
     assert_eq!((row.state(), row.runtime_info), (TrackedState::UpdateError, Some(elsewhere)));
 }
 
+/// A machine is down while its new version takes its place.
+#[tokio::test]
+async fn an_instance_that_is_being_replaced_is_not_found() {
+    let world = world("tcp:80").await;
+    let inst = app_inst("app", "one");
+    world.create_app(&inst).await.ok();
+    world.crm.set("Update", Manner::Silent);
+    let report = |state: TrackedState, unhealthy: &str| AppInstInfo {
+        key: inst.key.clone(),
+        state: state.into(),
+        runtime_info: (!unhealthy.is_empty() || state == TrackedState::Ready).then(|| {
+            AppInstRuntime {
+                addresses: vec!["10.1.1.1:80".into()],
+                unhealthy: unhealthy.into(),
+                ..AppInstRuntime::default()
+            }
+        }),
+        ..AppInstInfo::default()
+    };
+    let serves = || selvage_edge::is_serving(&world.app(&inst).unwrap());
+    world.service.app_inst_info(report(TrackedState::Ready, ""), false).await;
+    assert!(serves());
+    let asked =
+        AppInst { state: TrackedState::UpdateRequested.into(), ..world.app(&inst).unwrap() };
+    world.put(asked).await;
+    assert!(serves(), "nobody has touched it yet");
+    world.service.app_inst_info(report(TrackedState::Updating, "is being replaced"), false).await;
+    assert_eq!(world.app(&inst).unwrap().state(), TrackedState::Updating);
+    assert!(!serves());
+    world.service.app_inst_info(report(TrackedState::Ready, ""), false).await;
+    assert!(serves());
+}
+
 #[tokio::test]
 async fn the_default_cloudlet_needs_nothing_but_a_uri() {
     let world = World::new().await;
