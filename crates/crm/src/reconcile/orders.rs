@@ -77,8 +77,7 @@ impl AgentContext {
     /// Reports what the work on an object waits for.
     fn progress(&self, kind: ObjectKind, key: &ObjectKey) -> Progress {
         let (caches, told) = (Arc::clone(&self.caches), key.clone());
-        let progress =
-            Progress::new(move |sentence| caches.report_progress(kind, &told, sentence));
+        let progress = Progress::new(move |sentence| caches.report_progress(kind, &told, sentence));
         let (caches, key) = (Arc::clone(&self.caches), key.clone());
         match kind {
             ObjectKind::Cluster => progress,
