@@ -1,10 +1,10 @@
-//! The driver of one machine: what serves the kubelet and what serves claims.
+//! The driver of one machine: what serves the kubelet, claims and snapshots.
 
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_kit::tasks::{Backoff, Tasks};
-use selvage_kube::Connection;
+use selvage_kube::{Connection, resource};
 use selvage_work::{Reconcilers, Schedule, clock::SystemClock};
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +13,7 @@ use crate::{
     lvmd::Lvmd,
     provision::{Pending, Provisioner, follow},
     serve,
+    snapshotter::{Snapshotter, object},
     volume::VolumeId,
 };
 
@@ -71,7 +72,7 @@ impl Shared {
 /// Driver of a machine.
 pub struct Driver {
     settings: Settings,
-    shared: Shared,
+    pub(crate) shared: Shared,
 }
 
 impl Driver {
@@ -85,18 +86,26 @@ impl Driver {
         Self { settings, shared }
     }
 
-    /// Serves the kubelet and the claims of a cluster, until told to stop.
+    /// Serves the kubelet, and the claims and snapshots of a cluster, until told to stop.
     pub async fn run(self, cluster: Arc<Connection>, stop: CancellationToken) {
         let tasks = Tasks::new(stop.child_token());
         self.serve(&tasks);
         let pending = Pending::new(self.settings.data.join("pending"));
-        let provisioner = Provisioner::new(self.shared, Arc::clone(&cluster), pending);
+        let provisioner = Provisioner::new(self.shared.clone(), Arc::clone(&cluster), pending);
+        let snapshotter = Snapshotter::new(self.shared, Arc::clone(&cluster));
         let reconcilers = Reconcilers::new(tasks.clone(), Arc::new(SystemClock::new()));
-        let trigger = reconcilers.add(provisioner, Schedule::every(PERIOD));
-        for kind in follow::KINDS {
-            let (cluster, trigger) = (Arc::clone(&cluster), trigger.clone());
+        let volumes = reconcilers.add(provisioner, Schedule::every(PERIOD));
+        // A snapshot may take long: claims do not wait for it.
+        let snapshots = reconcilers.add(snapshotter, Schedule::every(PERIOD));
+        for (kind, triggers) in [
+            (resource("", "v1", "PersistentVolumeClaim"), vec![volumes.clone(), snapshots.clone()]),
+            (resource("", "v1", "PersistentVolume"), vec![volumes.clone()]),
+            (object::kind(object::SNAPSHOT), vec![volumes, snapshots.clone()]),
+            (object::kind(object::CONTENT), vec![snapshots]),
+        ] {
             let token = tasks.token().clone();
-            tasks.spawn(format!("watch of {kind}"), follow::run(cluster, kind, trigger, token));
+            let name = format!("watch of {}", kind.kind);
+            tasks.spawn(name, follow::run(Arc::clone(&cluster), kind, triggers, token));
         }
         stop.cancelled().await;
         if let Err(late) = tasks.shutdown(END).await {

@@ -15,6 +15,8 @@ pub enum Error {
     Invalid { field: &'static str, reason: String },
     #[error("volume {0:?} is not on this machine")]
     NoVolume(String),
+    #[error("snapshot {0:?} is not on this machine")]
+    NoSnapshot(String),
     #[error("{}: there is nothing", .0.display())]
     NoPath(PathBuf),
     /// A volume of that name that is something else.
@@ -27,6 +29,9 @@ pub enum Error {
     Precondition(String),
     #[error("another call works on volume {0:?}: try again later")]
     Busy(String),
+    /// A place in a list that is none.
+    #[error("starting_token: {0:?} is not known, list from the beginning")]
+    Token(String),
     #[error("there is no room on this machine: {0}")]
     NoRoom(String),
     #[error("lvmd: {}", .0.message())]
@@ -43,10 +48,10 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Invalid { .. } | Self::Range(_) => Code::InvalidArgument,
-            Self::NoVolume(_) | Self::NoPath(_) => Code::NotFound,
+            Self::NoVolume(_) | Self::NoSnapshot(_) | Self::NoPath(_) => Code::NotFound,
             Self::Exists(_) => Code::AlreadyExists,
             Self::Precondition(_) => Code::FailedPrecondition,
-            Self::Busy(_) => Code::Aborted,
+            Self::Busy(_) | Self::Token(_) => Code::Aborted,
             Self::NoRoom(_) => Code::ResourceExhausted,
             Self::Lvmd(status) => match status.code() {
                 tonic::Code::NotFound => Code::NotFound,

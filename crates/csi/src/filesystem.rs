@@ -1,6 +1,12 @@
 //! File systems on volumes: found, made and grown by the system's programs.
 
-use std::{path::Path, process::Stdio, str::FromStr};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+    process::Stdio,
+    str::FromStr,
+};
 
 use tokio::process::Command;
 
@@ -10,6 +16,12 @@ use crate::{Error, Result};
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// blkid's code for "nothing was found".
 const NOTHING: i32 = 2;
+/// e2fsck's code for "all is well now".
+const REPAIRED: i32 = 1;
+/// A file system may leave so much of its device unused.
+const REST: u64 = 64 << 20;
+/// Superblocks are in the first bytes of a device.
+const BEGINNING: usize = 4096;
 
 /// A file system that volumes may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +35,40 @@ impl Kind {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+        }
+    }
+
+    /// Option of its mounts. A copy has the UUID of what it is a copy of, and xfs
+    /// refuses to mount two of one UUID.
+    pub(crate) fn option(self) -> Option<&'static str> {
+        (self == Self::Xfs).then_some("nouuid")
+    }
+
+    /// Returns the size of such a file system by the beginning of its device; none where
+    /// there is none.
+    fn size(self, beginning: &[u8]) -> Option<u64> {
+        let at = |from: usize, length: usize| beginning.get(from..from + length);
+        let little = |from| Some(u32::from_le_bytes(at(from, 4)?.try_into().ok()?));
+        let big = |from| Some(u32::from_be_bytes(at(from, 4)?.try_into().ok()?));
+        match self {
+            Self::Ext4 => {
+                const SUPERBLOCK: usize = 1024;
+                const WIDE: u32 = 0x80;
+                if at(SUPERBLOCK + 0x38, 2)? != [0x53, 0xef] {
+                    return None;
+                }
+                let is_wide = little(SUPERBLOCK + 0x60)? & WIDE != 0;
+                let high = if is_wide { little(SUPERBLOCK + 0x150)? } else { 0 };
+                let blocks = u64::from(high) << 32 | u64::from(little(SUPERBLOCK + 4)?);
+                blocks.checked_mul(1024_u64.checked_shl(little(SUPERBLOCK + 24)?)?)
+            }
+            Self::Xfs => {
+                if at(0, 4)? != b"XFSB" {
+                    return None;
+                }
+                let blocks = u64::from(big(8)?) << 32 | u64::from(big(12)?);
+                blocks.checked_mul(big(4)?.into())
+            }
         }
     }
 }
@@ -105,6 +151,33 @@ async fn make(device: &Path, kind: Kind) -> Result<()> {
         Kind::Ext4 => run("mkfs.ext4", &["-q", "-F", "-m", "0"], device).await,
         Kind::Xfs => run("mkfs.xfs", &["-q"], device).await,
     }
+}
+
+/// Returns whether a file system is smaller than its device, as on a copy that was
+/// made larger than its source.
+pub(crate) fn is_short(device: &Path, kind: Kind, size: u64) -> Result<bool> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut beginning = vec![0; BEGINNING];
+        File::open(device)?.read_exact(&mut beginning)?;
+        Ok(beginning)
+    };
+    let beginning = read().map_err(Error::file(device))?;
+    Ok(kind.size(&beginning).is_some_and(|has| has.saturating_add(REST) < size))
+}
+
+/// Grows a file system that is not mounted, where its kind can be. One that is
+/// mounted takes a right that not every machine gives.
+pub(crate) async fn grow_unmounted(device: &Path, kind: Kind, size: u64) -> Result<()> {
+    if kind != Kind::Ext4 || !is_short(device, kind, size)? {
+        return Ok(());
+    }
+    let mut check = command("e2fsck");
+    let checked = check.args(["-f", "-p"]).arg(device).output().await;
+    let checked = checked.map_err(Error::file("e2fsck"))?;
+    if !matches!(checked.status.code(), Some(0 | REPAIRED)) {
+        return Err(failed("e2fsck", &checked.stdout));
+    }
+    run("resize2fs", &[], device).await
 }
 
 /// Grows the file system that is mounted there to the size of its device.

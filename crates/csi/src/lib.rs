@@ -1,10 +1,11 @@
 //! Volumes of pods from lvmd: a driver of the Container Storage Interface, and
-//! what makes, grows and removes volumes for claims.
+//! what makes, grows and removes volumes for claims, and their snapshots.
 //!
 //! A [`Driver`] runs on every machine that runs pods. It registers with the
 //! kubelet of its machine and mounts volumes for it, and it does for the claims
-//! of pods on its machine what external-provisioner, -resizer and
-//! node-driver-registrar do elsewhere. lvmd is spoken to by its contract, on a
+//! of pods on its machine and for snapshots of its volumes what
+//! external-provisioner, -resizer, -snapshotter and node-driver-registrar do
+//! elsewhere. lvmd is spoken to by its contract, on a
 //! socket.
 //!
 //! File systems on a volume are made here alone: lvmd knows nothing of them,
@@ -12,6 +13,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "times are written into objects of Kubernetes")]
 
+#[cfg(test)]
+mod cluster;
 mod controller;
 mod driver;
 mod error;
@@ -25,6 +28,8 @@ mod node;
 mod provision;
 mod registration;
 mod serve;
+mod snapshot;
+mod snapshotter;
 #[cfg(test)]
 mod tests;
 mod volume;

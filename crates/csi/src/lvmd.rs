@@ -2,23 +2,38 @@
 
 use std::path::{Path, PathBuf};
 
-use selvage_api::proto::{
-    CreateLvRequest, GetFreeBytesRequest, GetLvListRequest, LogicalVolume, RemoveLvRequest,
-    ResizeLvRequest, lv_service_client::LvServiceClient, vg_service_client::VgServiceClient,
+use selvage_api::{
+    proto::{
+        CreateLvRequest, GetFreeBytesRequest, GetLvListRequest, LogicalVolume, RemoveLvRequest,
+        ResizeLvRequest, lv_service_client::LvServiceClient, vg_service_client::VgServiceClient,
+    },
+    selvage::volumes::{
+        CreateCloneRequest, ListVolumesRequest, volumes_service_client::VolumesServiceClient,
+    },
 };
 use tonic::transport::Channel;
 
 use crate::{
     Error, Result,
+    snapshot::Snapshot,
     volume::{GIB, VolumeId},
 };
 
 /// A volume with its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VolumeInfo {
+    pub(crate) name: String,
     pub(crate) size: u64,
     pub(crate) device: PathBuf,
     pub(crate) numbers: (u32, u32),
+    pub(crate) tags: Vec<String>,
+}
+
+impl VolumeInfo {
+    /// Returns what follows the beginning of a tag.
+    pub(crate) fn tag(&self, beginning: &str) -> Option<&str> {
+        self.tags.iter().find_map(|tag| tag.strip_prefix(beginning))
+    }
 }
 
 /// Client of lvmd. Clones are the same.
@@ -42,7 +57,11 @@ impl Lvmd {
         VgServiceClient::new(self.channel.clone())
     }
 
-    /// Returns a volume; none when it is not there.
+    fn copies(&self) -> VolumesServiceClient<Channel> {
+        VolumesServiceClient::new(self.channel.clone())
+    }
+
+    /// Returns a volume or snapshot; none when it is not there.
     pub(crate) async fn find(&self, id: &VolumeId) -> Result<Option<VolumeInfo>> {
         let request = GetLvListRequest { device_class: id.class.clone() };
         let listed = match self.groups().get_lv_list(request).await {
@@ -53,9 +72,15 @@ impl Lvmd {
         Ok(listed.into_iter().find(|volume| volume.name == id.name).map(found))
     }
 
+    /// Returns a volume that has to be there, and is no snapshot.
+    pub(crate) async fn volume(&self, id: &VolumeId) -> Result<VolumeInfo> {
+        let found = self.find(id).await?.filter(|found| Snapshot::of(found).is_none());
+        found.ok_or_else(|| Error::NoVolume(id.to_string()))
+    }
+
     /// Returns a volume that has to be there, with a device.
     pub(crate) async fn device(&self, id: &VolumeId) -> Result<VolumeInfo> {
-        let found = self.find(id).await?.ok_or_else(|| Error::NoVolume(id.to_string()))?;
+        let found = self.volume(id).await?;
         if found.numbers == (0, 0) {
             return Err(Error::Precondition(format!("volume {id} has no block device")));
         }
@@ -76,7 +101,7 @@ impl Lvmd {
 
     /// Grows a volume; one that is large enough stays as it is.
     pub(crate) async fn grow(&self, id: &VolumeId, size_gb: u64) -> Result<u64> {
-        let found = self.find(id).await?.ok_or_else(|| Error::NoVolume(id.to_string()))?;
+        let found = self.volume(id).await?;
         let size = size_gb.saturating_mul(GIB);
         if found.size >= size {
             return Ok(found.size);
@@ -96,6 +121,52 @@ impl Lvmd {
         }
     }
 
+    /// Copies a volume or snapshot as it is at this moment.
+    pub(crate) async fn copy(
+        &self,
+        source: &VolumeId,
+        to: &VolumeId,
+        mut tags: Vec<String>,
+    ) -> Result<()> {
+        tags.push(self.tag.clone());
+        let request = CreateCloneRequest {
+            source: source.name.clone(),
+            name: to.name.clone(),
+            device_class: source.class.clone(),
+            tags,
+        };
+        match self.copies().create_clone(request).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == tonic::Code::Unimplemented => {
+                Err(Error::Precondition("the lvmd of this machine makes no snapshots".into()))
+            }
+            // It is not shown before it is whole: an earlier call goes on with it.
+            Err(status) if status.code() == tonic::Code::AlreadyExists => {
+                Err(Error::Busy(to.to_string()))
+            }
+            Err(status) => Err(status.into()),
+        }
+    }
+
+    /// Lists all snapshots of this machine's volumes.
+    pub(crate) async fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let listed = self.copies().list_volumes(ListVolumesRequest::default()).await;
+        let listed = match listed {
+            Ok(listed) => listed.into_inner().volumes,
+            Err(status) if status.code() == tonic::Code::Unimplemented => return Ok(Vec::new()),
+            Err(status) => return Err(status.into()),
+        };
+        let ours = listed.into_iter().filter(|one| !one.pending && one.tags.contains(&self.tag));
+        let read = ours.map(|volume| VolumeInfo {
+            name: volume.name,
+            size: volume.size_bytes,
+            device: volume.path.into(),
+            numbers: (volume.dev_major, volume.dev_minor),
+            tags: volume.tags,
+        });
+        Ok(read.filter_map(|volume| Snapshot::of(&volume)).collect())
+    }
+
     pub(crate) async fn free(&self, class: &str) -> Result<u64> {
         let request = GetFreeBytesRequest { device_class: class.to_owned() };
         Ok(self.groups().get_free_bytes(request).await?.into_inner().free_bytes)
@@ -113,5 +184,5 @@ fn found(volume: LogicalVolume) -> VolumeInfo {
         Ok(bytes) if bytes > 0 => bytes,
         _ => volume.size_gb.saturating_mul(GIB),
     };
-    VolumeInfo { size, device, numbers }
+    VolumeInfo { name: volume.name, size, device, numbers, tags: volume.tags }
 }

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     Error, Result,
     driver::Shared,
-    filesystem,
+    filesystem::{self, Kind},
     lvmd::VolumeInfo,
     mounts,
     volume::{self, Use, VolumeId},
@@ -49,16 +49,21 @@ impl Shared {
         let usage = volume::usage(request.volume_capability.as_ref())?;
         let _turn = self.turn(&id)?;
         let found = self.lvmd.device(&id).await?;
-        let Use::Mount { kind, flags } = usage else { return Ok(()) };
+        let Use::Mount { kind, mut flags } = usage else { return Ok(()) };
         if let Some(mounted) = mounts::at(&path)? {
-            return check_mounted(&mounted, &found);
+            check_mounted(&mounted, &found)?;
+            return fill_device(kind, &found, &path).await;
         }
         filesystem::provide(&found.device, kind).await?;
+        filesystem::grow_unmounted(&found.device, kind, found.size).await?;
+        flags.extend(kind.option().map(str::to_owned));
+        let (device, place) = (found.device.clone(), path.clone());
         blocking(move || {
-            fs::create_dir_all(&path).map_err(Error::file(&path))?;
-            mounts::mount_device(&found.device, &path, kind.name(), &flags)
+            fs::create_dir_all(&place).map_err(Error::file(&place))?;
+            mounts::mount_device(&device, &place, kind.name(), &flags)
         })
-        .await
+        .await?;
+        fill_device(kind, &found, &path).await
     }
 
     async fn publish(&self, request: NodePublishVolumeRequest) -> Result<()> {
@@ -118,6 +123,16 @@ impl Shared {
         check_mounted(&mounted, &found)?;
         filesystem::grow(&mounted.kind, &found.device, &path).await?;
         Ok(found.size)
+    }
+}
+
+/// Grows a file system whose kind grows while it is mounted, if it is short.
+async fn fill_device(kind: Kind, found: &VolumeInfo, path: &Path) -> Result<()> {
+    let read_only = mounts::at(path)?.is_some_and(|mounted| mounted.read_only);
+    match kind == Kind::Xfs && !read_only && filesystem::is_short(&found.device, kind, found.size)?
+    {
+        true => filesystem::grow(kind.name(), &found.device, path).await,
+        false => Ok(()),
     }
 }
 

@@ -22,15 +22,17 @@ use crate::{
     volume::GIB,
     wire::{
         csi::{
-            CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
+            CapacityRange, ControllerExpandVolumeRequest, CreateSnapshotRequest,
+            CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, ListSnapshotsRequest,
             NodeExpandVolumeRequest, NodeGetInfoRequest, NodeGetVolumeStatsRequest,
             NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-            NodeUnstageVolumeRequest, VolumeCapability,
+            NodeUnstageVolumeRequest, VolumeCapability, VolumeContentSource,
             controller_client::ControllerClient,
             node_client::NodeClient,
             volume_capability::{
                 AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode,
             },
+            volume_content_source::{SnapshotSource, Type as Source},
         },
         registration::{InfoRequest, registration_client::RegistrationClient},
     },
@@ -39,15 +41,15 @@ use crate::{
 const LONG: Duration = Duration::from_secs(60);
 
 /// A machine with lvmd and a driver. Nothing of it stays.
-struct Site {
+pub(crate) struct Site {
     tasks: Tasks,
-    lvmd: Lvmd,
+    pub(crate) lvmd: Lvmd,
     folder: tempfile::TempDir,
 }
 
 impl Site {
     /// None where the host cannot.
-    async fn open() -> Option<Self> {
+    pub(crate) async fn open() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             selvage_testkit::skip("loop devices and mounts", "they need root");
             return None;
@@ -84,7 +86,7 @@ device-classes: [{{name: thick, volume-group: tg, default: true, spare-gb: 0}}]
         self.lvmd.spawn(&self.tasks);
     }
 
-    fn driver(&self) -> Driver {
+    pub(crate) fn driver(&self) -> Driver {
         Driver::new(Settings {
             node: "m1".into(),
             kubelet: self.kubelet(),
@@ -102,7 +104,7 @@ device-classes: [{{name: thick, volume-group: tg, default: true, spare-gb: 0}}]
         serve::driver_socket(&self.kubelet())
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.kubelet().join(name).display().to_string()
     }
 
@@ -114,7 +116,7 @@ device-classes: [{{name: thick, volume-group: tg, default: true, spare-gb: 0}}]
         NodeClient::new(selvage_kit::dial::unix(&self.endpoint()))
     }
 
-    async fn create(&self, name: &str, bytes: u64) -> Result<String, Status> {
+    pub(crate) async fn create(&self, name: &str, bytes: u64) -> Result<String, Status> {
         let request = CreateVolumeRequest {
             name: name.into(),
             capacity_range: range(bytes),
@@ -131,10 +133,19 @@ device-classes: [{{name: thick, volume-group: tg, default: true, spare-gb: 0}}]
         self.controller().delete_volume(request).await.map(drop)
     }
 
-    async fn stage(&self, id: &str, capability: VolumeCapability) -> Result<(), Status> {
+    pub(crate) async fn stage(&self, id: &str, capability: VolumeCapability) -> Result<(), Status> {
+        self.stage_at(id, &self.path("staging"), capability).await
+    }
+
+    pub(crate) async fn stage_at(
+        &self,
+        id: &str,
+        path: &str,
+        capability: VolumeCapability,
+    ) -> Result<(), Status> {
         let request = NodeStageVolumeRequest {
             volume_id: id.into(),
-            staging_target_path: self.path("staging"),
+            staging_target_path: path.into(),
             volume_capability: Some(capability),
             ..NodeStageVolumeRequest::default()
         };
@@ -165,13 +176,17 @@ device-classes: [{{name: thick, volume-group: tg, default: true, spare-gb: 0}}]
         self.node().node_unpublish_volume(request).await.unwrap();
     }
 
-    async fn unstage(&self, id: &str) {
-        let staging_target_path = self.path("staging");
+    pub(crate) async fn unstage(&self, id: &str) {
+        self.unstage_at(id, &self.path("staging")).await;
+    }
+
+    pub(crate) async fn unstage_at(&self, id: &str, path: &str) {
+        let staging_target_path = path.to_owned();
         let request = NodeUnstageVolumeRequest { volume_id: id.into(), staging_target_path };
         self.node().node_unstage_volume(request).await.unwrap();
     }
 
-    async fn close(self) {
+    pub(crate) async fn close(self) {
         let listed = self.lvmd.volumes().list("").unwrap();
         assert!(listed.is_empty(), "{listed:?}");
         let left = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -190,7 +205,7 @@ fn capability(access: AccessType, mode: Mode) -> VolumeCapability {
     VolumeCapability { access_type: Some(access), access_mode }
 }
 
-fn mount(kind: &str) -> VolumeCapability {
+pub(crate) fn mount(kind: &str) -> VolumeCapability {
     let mount = MountVolume { fs_type: kind.into(), ..MountVolume::default() };
     capability(AccessType::Mount(mount), Mode::SingleNodeWriter)
 }
@@ -325,6 +340,131 @@ async fn the_kubelet_learns_where_the_driver_is() {
     assert_eq!(Path::new(&info.endpoint), site.endpoint());
     let node = site.node().node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
     assert_eq!(node.node_id, "m1");
+    site.close().await;
+}
+
+fn restored(snapshot: &str, bytes: u64) -> CreateVolumeRequest {
+    let source = Source::Snapshot(SnapshotSource { snapshot_id: snapshot.into() });
+    CreateVolumeRequest {
+        name: "pvc-restored".into(),
+        capacity_range: range(bytes),
+        volume_capabilities: vec![mount("ext4")],
+        volume_content_source: Some(VolumeContentSource { r#type: Some(source) }),
+        ..CreateVolumeRequest::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_stands_on_its_own() {
+    let Some(site) = Site::open().await else { return };
+    let id = site.create("pvc-1", GIB).await.unwrap();
+    let other = site.create("pvc-2", GIB).await.unwrap();
+    site.stage(&id, mount("ext4")).await.unwrap();
+    fs::write(site.path("staging/hello"), "world").unwrap();
+    let mut controller = site.controller();
+    let asked = |source: &str| CreateSnapshotRequest {
+        source_volume_id: source.into(),
+        name: "snap-1".into(),
+        ..CreateSnapshotRequest::default()
+    };
+    let taken = controller.create_snapshot(asked(&id)).await.unwrap().into_inner();
+    let snapshot = taken.snapshot.unwrap();
+    assert!(snapshot.ready_to_use && snapshot.creation_time.unwrap().seconds > 1_700_000_000);
+    assert_eq!((snapshot.size_bytes, &snapshot.source_volume_id), (GIB.cast_signed(), &id));
+    let again = controller.create_snapshot(asked(&id)).await.unwrap().into_inner();
+    assert_eq!(again.snapshot.unwrap(), snapshot, "the same again");
+    let taken = controller.create_snapshot(asked(&other)).await.unwrap_err();
+    assert_eq!(taken.code(), Code::AlreadyExists, "{taken}");
+    let none = controller
+        .create_snapshot(CreateSnapshotRequest { name: "snap-2".into(), ..asked("pvc-none") });
+    assert_eq!(none.await.unwrap_err().code(), Code::NotFound);
+    site.unstage(&id).await;
+
+    // It is no volume.
+    let name = &snapshot.snapshot_id;
+    assert_eq!(site.stage(name, mount("ext4")).await.unwrap_err().code(), Code::NotFound);
+    site.delete(name).await.unwrap();
+    let all = controller.list_snapshots(ListSnapshotsRequest::default()).await.unwrap();
+    assert_eq!(all.into_inner().entries.len(), 1, "it was not deleted as a volume");
+
+    // Its volume goes before it, and what was on it is in a larger copy.
+    site.delete(&id).await.unwrap();
+    let small = controller.create_volume(restored(name, GIB / 2)).await.unwrap_err();
+    assert_eq!(small.code(), Code::OutOfRange, "{small}");
+    let missing = controller.create_volume(restored("snap-none", GIB)).await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound, "{missing}");
+    for _ in 0..2 {
+        let made = controller.create_volume(restored(name, 2 * GIB)).await.unwrap().into_inner();
+        assert_eq!(made.volume.unwrap().capacity_bytes, 2 * GIB.cast_signed());
+    }
+    site.stage("pvc-restored", mount("ext4")).await.unwrap();
+    assert_eq!(fs::read_to_string(site.path("staging/hello")).unwrap(), "world");
+    let stats = rustix::fs::statvfs(site.path("staging")).unwrap();
+    assert!(stats.f_blocks * stats.f_frsize > GIB + GIB / 2, "it has grown");
+    site.unstage("pvc-restored").await;
+
+    for _ in 0..2 {
+        let request = DeleteSnapshotRequest { snapshot_id: name.clone() };
+        controller.delete_snapshot(request).await.unwrap();
+    }
+    for volume in [&other, "pvc-restored"] {
+        // A snapshot's call removes no volume.
+        let request = DeleteSnapshotRequest { snapshot_id: volume.into() };
+        controller.delete_snapshot(request).await.unwrap();
+        assert!(site.lvmd.volumes().find("", volume).is_ok());
+        site.delete(volume).await.unwrap();
+    }
+    site.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_are_listed_by_pages() {
+    let Some(site) = Site::open().await else { return };
+    let id = site.create("pvc-1", GIB).await.unwrap();
+    let mut controller = site.controller();
+    for name in ["snap-3", "snap-1", "snap-2"] {
+        let request = CreateSnapshotRequest {
+            source_volume_id: id.clone(),
+            name: name.into(),
+            ..CreateSnapshotRequest::default()
+        };
+        controller.create_snapshot(request).await.unwrap();
+    }
+    let mut pages = Vec::new();
+    let mut token = String::new();
+    loop {
+        let request = ListSnapshotsRequest {
+            max_entries: 2,
+            starting_token: token,
+            ..ListSnapshotsRequest::default()
+        };
+        let page = controller.list_snapshots(request).await.unwrap().into_inner();
+        let ids = page.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id);
+        pages.push(ids.collect::<Vec<_>>());
+        token = page.next_token;
+        if token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(pages, [vec!["snap-1", "snap-2"], vec!["snap-3"]]);
+    let one = |snapshot_id: &str, source_volume_id: &str| ListSnapshotsRequest {
+        snapshot_id: snapshot_id.into(),
+        source_volume_id: source_volume_id.into(),
+        ..ListSnapshotsRequest::default()
+    };
+    for (request, count) in
+        [(one("snap-2", ""), 1), (one("snap-9", ""), 0), (one("", &id), 3), (one("", "x"), 0)]
+    {
+        let listed = controller.list_snapshots(request).await.unwrap().into_inner();
+        assert_eq!(listed.entries.len(), count);
+    }
+    let wrong = ListSnapshotsRequest { starting_token: "?".into(), ..Default::default() };
+    assert_eq!(controller.list_snapshots(wrong).await.unwrap_err().code(), Code::Aborted);
+    for name in ["snap-1", "snap-2", "snap-3"] {
+        let request = DeleteSnapshotRequest { snapshot_id: name.into() };
+        controller.delete_snapshot(request).await.unwrap();
+    }
+    site.delete(&id).await.unwrap();
     site.close().await;
 }
 

@@ -113,6 +113,30 @@ pub(crate) fn device_class(parameters: &BTreeMap<String, String>) -> Result<Stri
     }
 }
 
+/// Checks parameters of a snapshot: there are none but Kubernetes' own.
+pub(crate) fn snapshot_parameters(parameters: &BTreeMap<String, String>) -> Result<()> {
+    match parameters.keys().find(|key| !key.starts_with(KUBERNETES)) {
+        Some(key) => Err(Error::invalid("parameters", format!("{key:?} is not known"))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a copy in another device class: lvmd makes it in that of its source.
+pub(crate) fn same_class(copy: &VolumeId, source: &VolumeId) -> Result<()> {
+    let name = |class: &str| if class.is_empty() { "the default".to_owned() } else { class.into() };
+    match copy.class == source.class {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            "parameters",
+            format!(
+                "{DEVICE_CLASS} is {}, and that of the content is {}: a copy is in the same one",
+                name(&copy.class),
+                name(&source.class)
+            ),
+        )),
+    }
+}
+
 /// Use of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Use {

@@ -37,6 +37,57 @@ spec:
     )
 }
 
+/// A snapshot of the database's claim, a claim that begins as a copy of it, and a pod that
+/// says what is on the copy.
+fn copy() -> String {
+    format!(
+        r#"apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {{ name: rows }}
+spec: {{ source: {{ persistentVolumeClaimName: data-db-0 }} }}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{ name: copy }}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {{ requests: {{ storage: 3Gi }} }}
+  dataSource: {{ apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: rows }}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{ name: copy }}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: copy
+    image: "{IMAGE}"
+    command: [sh, -c, "cat /data/rows; sleep 100000"]
+    volumeMounts: [{{ name: data, mountPath: /data }}]
+  volumes: [{{ name: data, persistentVolumeClaim: {{ claimName: copy }} }}]
+"#
+    )
+}
+
+/// A copy has what the database wrote, is larger, and goes with its claim.
+fn is_copied(site: &Site, rows: &str) {
+    site.apply(&copy());
+    let ready = ["get", "volumesnapshot", "rows", "-o", "jsonpath={.status.readyToUse}"];
+    site.shows(&ready, "true");
+    site.shows(&["logs", "copy"], rows);
+    let size = ["get", "pvc", "copy", "-o", "jsonpath={.status.capacity.storage}"];
+    site.shows(&size, "3221225472");
+    assert_eq!(images(site).len(), 3, "a volume, its snapshot and a copy");
+    site.kubectl(&["delete", "pod", "copy"]).unwrap();
+    site.kubectl(&["delete", "pvc", "copy"]).unwrap();
+    site.kubectl(&["delete", "volumesnapshot", "rows"]).unwrap();
+    site.shows(&["get", "volumesnapshotcontent", "-o", "name"], "");
+    site.until("a copy that is gone", || match images(site).len() {
+        1 => Ok(()),
+        left => Err(format!("{left} images")),
+    });
+}
+
 /// Images of volumes on a machine, as the host sees them.
 fn images(site: &Site) -> Vec<PathBuf> {
     fn below(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -137,6 +188,7 @@ fn pods_have_volumes_that_outlive_everything_but_their_claims() {
     });
     site.shows(&["logs", "db-0"], "row\nrow\nrow\nrow");
     assert_eq!(devices(&known).len(), 1, "its device was found again");
+    is_copied(&site, "row\nrow\nrow\nrow\nrow");
 
     // The claim goes, and the volume with it.
     site.kubectl(&["delete", "statefulset", "db"]).unwrap();

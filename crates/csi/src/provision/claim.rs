@@ -28,17 +28,24 @@ const FSTYPE: &str = "csi.storage.k8s.io/fstype";
 /// A volume is on one machine, for one pod or all pods there.
 const MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
 
-/// Returns whether a volume has to be made for it on this machine.
-pub(super) fn is_for(claim: &PersistentVolumeClaim, node: &str) -> bool {
-    let annotation = |key: &str| claim.annotations().get(key).map(String::as_str);
+fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str> {
+    claim.annotations().get(key).map(String::as_str)
+}
+
+/// Returns whether the scheduler chose this machine for its pod.
+pub(super) fn is_placed(claim: &PersistentVolumeClaim, node: &str) -> bool {
+    annotation(claim, SELECTED_NODE) == Some(node)
+}
+
+/// Returns whether a volume of this driver has to be made for it.
+pub(super) fn is_open(claim: &PersistentVolumeClaim) -> bool {
     let unbound = claim
         .spec
         .as_ref()
         .is_some_and(|spec| spec.volume_name.as_deref().unwrap_or_default().is_empty());
     unbound
         && claim.metadata.deletion_timestamp.is_none()
-        && annotation(SELECTED_NODE) == Some(node)
-        && PROVISIONER.iter().any(|key| annotation(key) == Some(DRIVER))
+        && PROVISIONER.iter().any(|key| annotation(claim, key) == Some(DRIVER))
 }
 
 /// Name of the volume of a claim.
@@ -60,7 +67,7 @@ pub(super) struct Plan {
     pub(super) bytes: u64,
     pub(super) device_class: String,
     kind: Kind,
-    block: bool,
+    pub(super) block: bool,
     modes: Vec<String>,
 }
 
@@ -77,9 +84,6 @@ pub(super) fn plan(claim: &PersistentVolumeClaim, class: &StorageClass) -> Resul
     }
     if spec.selector.is_some() {
         return Err(Error::invalid("selector", "is not supported for volumes that are made"));
-    }
-    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return Err(Error::invalid("dataSource", "is not supported: volumes begin empty"));
     }
     let parameters: BTreeMap<String, String> =
         class.parameters.clone().unwrap_or_default().into_iter().collect();
@@ -188,6 +192,7 @@ pub(super) mod tests {
 
     #[test]
     fn only_claims_of_this_machine_are_served() {
+        let is_for = |claim: &PersistentVolumeClaim, node| is_open(claim) && is_placed(claim, node);
         assert!(is_for(&claim(|_| {}), "a"));
         assert!(!is_for(&claim(|_| {}), "b"));
         let bound = claim(|claim| claim["spec"]["volumeName"] = json!("pvc-x"));
@@ -227,10 +232,6 @@ pub(super) mod tests {
         for (field, change) in [
             ("accessModes", json!({ "accessModes": ["ReadWriteMany"] })),
             ("selector", json!({ "selector": { "matchLabels": { "a": "b" } } })),
-            (
-                "dataSource",
-                json!({ "dataSource": { "kind": "PersistentVolumeClaim", "name": "x" } }),
-            ),
             ("resources", json!({ "resources": { "requests": { "storage": "0" } } })),
         ] {
             let asked = claim(|claim| {

@@ -15,18 +15,19 @@ pub(super) const FINALIZER: &str = "lvm.selvage.io/volume";
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 /// Handle of the volume.
-pub(super) fn handle(volume: &PersistentVolume) -> Option<&str> {
+pub(crate) fn handle(volume: &PersistentVolume) -> Option<&str> {
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
     (csi.driver == DRIVER).then_some(csi.volume_handle.as_str())
 }
 
 /// Returns whether it was made by the driver of this machine.
-pub(super) fn is_on(volume: &PersistentVolume, node: &str) -> bool {
+pub(crate) fn is_on(volume: &PersistentVolume, node: &str) -> bool {
     let made = volume.annotations().get(PROVISIONED_BY).map(String::as_str);
     made == Some(DRIVER) && handle(volume).is_some() && node_of(volume) == Some(node)
 }
 
-fn node_of(volume: &PersistentVolume) -> Option<&str> {
+/// Machine that has it.
+pub(crate) fn node_of(volume: &PersistentVolume) -> Option<&str> {
     let required = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
     let terms = required.node_selector_terms.iter();
     let mut all = terms.flat_map(|term| term.match_expressions.iter().flatten());

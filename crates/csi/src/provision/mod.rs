@@ -1,14 +1,16 @@
 //! Volumes for claims: what external-provisioner and external-resizer do
 //! elsewhere, for the claims of this machine.
 //!
-//! Every machine serves the claims whose pods were placed on it, so there is no
-//! leader and nothing to hand over. What is to be done is read from the API each
-//! time; only what was begun and is not in the API yet is kept on the disk.
+//! Every machine serves the claims whose pods were placed on it, and those for
+//! copies of what it has, so there is no leader and nothing to hand over. What is
+//! to be done is read from the API each time; only what was begun and is not in
+//! the API yet is kept on the disk.
 
 mod claim;
 pub(crate) mod follow;
-mod made;
+pub(crate) mod made;
 mod pending;
+mod source;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,7 +23,7 @@ use selvage_kube::{
     },
     kube::{
         Api, Client, Resource, ResourceExt,
-        api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+        api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     },
     resource,
 };
@@ -29,7 +31,13 @@ use selvage_work::{Failure, Reconcile, Summary};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::{DRIVER, Error, Result, driver::Shared, volume::VolumeId, wire::csi::CapacityRange};
+use crate::{
+    DRIVER, Error, Result,
+    driver::Shared,
+    snapshotter::{self, object},
+    volume::{self, VolumeId},
+    wire::csi::CapacityRange,
+};
 
 pub(crate) use pending::Pending;
 
@@ -49,6 +57,9 @@ struct View {
     claims: Vec<PersistentVolumeClaim>,
     volumes: Vec<PersistentVolume>,
     classes: BTreeMap<String, StorageClass>,
+    /// Snapshots and their contents, where a claim asks for one.
+    snapshots: Vec<DynamicObject>,
+    contents: Vec<DynamicObject>,
 }
 
 impl View {
@@ -56,13 +67,22 @@ impl View {
         // From the memory of the API server: every machine asks.
         let any = ListParams::default().match_any();
         let claims: Api<PersistentVolumeClaim> = Api::all(client.clone());
-        let claims = claims.list(&any).await.context("listing claims")?.items;
+        let claims: Vec<PersistentVolumeClaim> =
+            claims.list(&any).await.context("listing claims")?.items;
         let volumes: Api<PersistentVolume> = Api::all(client.clone());
         let volumes = volumes.list(&any).await.context("listing volumes")?.items;
         let classes: Api<StorageClass> = Api::all(client.clone());
         let classes = classes.list(&any).await.context("listing storage classes")?.items;
         let classes = classes.into_iter().map(|class| (class.name_any(), class)).collect();
-        Ok(Self { client, claims, volumes, classes })
+        let is_copy = |claim: &PersistentVolumeClaim| {
+            claim::is_open(claim) && matches!(source::named(claim), Ok(Some(_)))
+        };
+        let (mut snapshots, mut contents) = (Vec::new(), Vec::new());
+        if claims.iter().any(is_copy) {
+            snapshots = snapshotter::list(&client, object::SNAPSHOT).await?;
+            contents = snapshotter::list(&client, object::CONTENT).await?;
+        }
+        Ok(Self { client, claims, volumes, classes, snapshots, contents })
     }
 
     fn claim_of(&self, volume: &PersistentVolume) -> Option<&PersistentVolumeClaim> {
@@ -76,11 +96,11 @@ impl Provisioner {
         Self { shared, cluster, pending }
     }
 
-    async fn pass(&self) -> Result<Summary> {
+    pub(crate) async fn pass(&self) -> Result<Summary> {
         let view = View::read(self.cluster.client().await?).await?;
         let mut summary = Summary::default();
         let node = &self.shared.node;
-        for claim in view.claims.iter().filter(|claim| claim::is_for(claim, node)) {
+        for claim in view.claims.iter().filter(|claim| view.is_for(claim, node)) {
             let made = self.provision(&view, claim).await;
             self.note(&mut summary, &view.client, claim, "ProvisioningFailed", made).await;
         }
@@ -133,10 +153,20 @@ impl Provisioner {
         let class = class.ok_or_else(|| Error::invalid("storageClassName", "is not there"))?;
         let plan = claim::plan(claim, class)?;
         let id = VolumeId::for_name(&name, &plan.device_class);
+        let source = view.source_of(claim)?;
+        if let Some(source) = &source {
+            source.check_mode(plan.block)?;
+            volume::same_class(&id, source.origin.id())?;
+        }
         self.pending.begin(&id, claim)?;
         let range = CapacityRange { required_bytes: plan.bytes.cast_signed(), limit_bytes: 0 };
-        let size = match self.shared.make(&id, Some(&range)).await {
-            Err(error @ Error::NoRoom(_)) => {
+        let made = match &source {
+            None => self.shared.make(&id, Some(&range)).await,
+            Some(source) => self.shared.make_from(&id, &source.origin, Some(&range)).await,
+        };
+        let size = match made {
+            // A copy can be made nowhere else.
+            Err(error @ Error::NoRoom(_)) if source.is_none() => {
                 self.give_back(&view.client, claim).await?;
                 return Err(error);
             }
@@ -215,7 +245,8 @@ impl Provisioner {
             let volume = volumes.get_opt(&begun.volume()).await.context("reading the volume")?;
             let claim = claims.get_opt(&begun.claim).await.context("reading the claim")?;
             let wanted = claim.is_some_and(|claim| {
-                claim.uid().as_ref() == Some(&begun.uid) && claim::is_for(&claim, &self.shared.node)
+                let here = claim::is_placed(&claim, &self.shared.node) || source::has_one(&claim);
+                claim.uid().as_ref() == Some(&begun.uid) && claim::is_open(&claim) && here
             });
             if volume.is_none() && wanted {
                 summary.again = Some(AGAIN);

@@ -8,6 +8,7 @@ mod drain;
 pub(crate) mod mirror;
 mod preflight;
 mod spec;
+mod snapshot_kinds;
 mod storage;
 mod sync;
 

@@ -4,11 +4,13 @@ use selvage_csi::DRIVER;
 use selvage_kube::{Objects, Result, kube::Client, resource};
 use serde_json::{Value, json};
 
+use super::snapshot_kinds;
 use crate::pki::VOLUMES;
 
 /// Class of volumes of those who name none.
 const CLASS: &str = "selvage-lvm";
 const GROUP: &str = "storage.k8s.io";
+const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 
 /// Makes the driver known, and a class of its volumes.
 pub(super) async fn provide(client: &Client) -> Result<()> {
@@ -18,7 +20,7 @@ pub(super) async fn provide(client: &Client) -> Result<()> {
     if classes.get_metadata(CLASS).await?.is_none() {
         classes.apply(&class()).await?;
     }
-    Ok(())
+    snapshot_kinds::provide(client).await
 }
 
 fn driver() -> Value {
@@ -51,7 +53,7 @@ fn class() -> Value {
     })
 }
 
-/// Rights of those who serve claims: no secrets, no pods, no nodes.
+/// Rights of those who serve claims and snapshots: no secrets, no pods, no nodes.
 pub(super) fn role() -> Value {
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
     json!({
@@ -67,6 +69,18 @@ pub(super) fn role() -> Value {
             ),
             rule("", &["events"], &["create", "patch"]),
             rule(GROUP, &["storageclasses"], &["get", "list", "watch"]),
+            rule(SNAPSHOTS, &["volumesnapshotclasses"], &["get", "list", "watch"]),
+            rule(SNAPSHOTS, &["volumesnapshots"], &["get", "list", "watch"]),
+            rule(
+                SNAPSHOTS,
+                &["volumesnapshotcontents"],
+                &["get", "list", "watch", "create", "patch", "delete"],
+            ),
+            rule(
+                SNAPSHOTS,
+                &["volumesnapshots/status", "volumesnapshotcontents/status"],
+                &["patch"],
+            ),
         ],
     })
 }
