@@ -72,7 +72,8 @@ impl Caller {
         self.viewer || as_operator || self.owns(cluster)
     }
 
-    fn owns(&self, cluster: &Cluster) -> bool {
+    /// Returns whether the caller may change the cluster, and have keys of it.
+    pub fn owns(&self, cluster: &Cluster) -> bool {
         self.admin || self.organisations.contains(&cluster.organisation)
     }
 

@@ -68,8 +68,11 @@ pub struct Release {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skew {
+    /// API servers of one cluster apart from each other.
     pub control_plane: u32,
+    /// Kubelets behind the newest API server.
     pub kubelet: u32,
+    /// Minors that one upgrade goes forward, through each of those in between.
     pub step: u32,
 }
 
@@ -110,6 +113,11 @@ pub enum Error {
     Empty { path: String },
     #[error("catalogue {path}: version {version} stands in it twice")]
     Twice { path: String, version: Version },
+    #[error(
+        "catalogue {path}: step of [skew] is {step}, and has to be 1 to {most}, the minors that \
+         a kubelet may be behind: nodes wait while the control plane goes that far"
+    )]
+    Step { path: String, step: u32, most: u32 },
     #[error("catalogue {path}: sha256 of {program:?} has to be 64 hexadecimal digits")]
     Digest { path: String, program: String },
 }
@@ -155,6 +163,9 @@ impl Catalogue {
         if kubernetes.is_empty() {
             return Err(Error::Empty { path });
         }
+        if !(1..=skew.kubelet).contains(&skew.step) {
+            return Err(Error::Step { path, step: skew.step, most: skew.kubelet });
+        }
         if let Some(pair) = kubernetes.windows(2).find(|pair| pair[0].version == pair[1].version) {
             return Err(Error::Twice { path, version: pair[0].version });
         }
@@ -189,15 +200,60 @@ impl Catalogue {
     }
 
     /// Versions that one upgrade reaches from a control plane of that version
-    /// with a kubelet of that version as its oldest.
-    pub fn reachable(&self, from: Version, oldest_kubelet: Version) -> Vec<Version> {
-        let legal =
-            |to: &Version| self.check_step(from, *to, oldest_kubelet).is_ok() && *to != from;
-        self.releases.iter().map(|release| release.version).filter(legal).collect()
+    /// with a kubelet of that version as its oldest, on machines that can run what `lacks`
+    /// says nothing about.
+    pub fn reachable(
+        &self,
+        from: Version,
+        oldest_kubelet: Version,
+        lacks: impl Fn(&Release) -> Option<String>,
+    ) -> Vec<Version> {
+        let legal = |release: &&Release| {
+            release.version != from
+                && lacks(release).is_none()
+                && self.hops(from, release.version, oldest_kubelet, &lacks).is_ok()
+        };
+        self.releases.iter().filter(legal).map(|release| release.version).collect()
     }
 
-    /// Returns why an upgrade cannot go there in one step, if it cannot.
-    pub fn check_step(
+    /// Versions that an upgrade goes through: the newest one of each minor in between that
+    /// machines can run, because no control plane skips a minor. Or why the upgrade cannot
+    /// go there.
+    pub fn hops(
+        &self,
+        from: Version,
+        to: Version,
+        oldest_kubelet: Version,
+        lacks: impl Fn(&Release) -> Option<String>,
+    ) -> Result<Vec<Version>, String> {
+        self.check_step(from, to, oldest_kubelet)?;
+        let between = from.minor + 1..to.minor;
+        between.map(|minor| self.hop(Version { minor, ..from }, to, &lacks)).collect()
+    }
+
+    /// Version of the minor of `through` that an upgrade goes through.
+    fn hop(
+        &self,
+        through: Version,
+        to: Version,
+        lacks: impl Fn(&Release) -> Option<String>,
+    ) -> Result<Version, String> {
+        let Version { major, minor, .. } = through;
+        let mut lack = "no version of it is on offer".to_owned();
+        for release in self.releases.iter().rev() {
+            if (release.version.major, release.version.minor) != (major, minor) {
+                continue;
+            }
+            match lacks(release) {
+                None => return Ok(release.version),
+                Some(why) => lack = why,
+            }
+        }
+        Err(format!("the way to {to} leads through {major}.{minor}: {lack}"))
+    }
+
+    /// Returns why an upgrade cannot go there at once, if it cannot.
+    fn check_step(
         &self,
         from: Version,
         to: Version,
@@ -207,8 +263,12 @@ impl Catalogue {
             return Err(format!("{to} is older than {from}: a cluster is never taken back"));
         }
         if to.major != from.major || to.minor - from.minor > self.skew.step {
+            let what = match self.skew.step {
+                1 => "skips a minor version".to_owned(),
+                step => format!("is more than {step} minor versions ahead"),
+            };
             return Err(format!(
-                "{to} skips a minor version: upgrade from {from} to {}.{} first",
+                "{to} {what}: upgrade from {from} to {}.{} first",
                 from.major,
                 from.minor + self.skew.step
             ));
@@ -255,10 +315,49 @@ mod tests {
             + "[[kubernetes]]\nversion = \"1.35.9\"\netcd = \"3.6.6\"\ncontainerd = \"2.2.0\"\n\
                cni = \"1.8.0\"\ncoredns = \"1.13.1\"\npause = \"3.10.1\"\n";
         let catalogue = Catalogue::parse("test", &text).unwrap();
-        assert_eq!(catalogue.reachable(v("1.35.8"), v("1.35.8")), [v("1.35.9"), v("1.36.4")]);
-        assert_eq!(catalogue.reachable(v("1.36.4"), v("1.35.8")), [v("1.37.1")]);
-        assert_eq!(catalogue.reachable(v("1.36.4"), v("1.33.1")), []);
-        assert_eq!(catalogue.reachable(v("1.37.1"), v("1.37.1")), []);
+        let reachable = |from, kubelet| catalogue.reachable(v(from), v(kubelet), |_| None);
+        assert_eq!(reachable("1.35.8", "1.35.8"), [v("1.35.9"), v("1.36.4")]);
+        assert_eq!(reachable("1.36.4", "1.35.8"), [v("1.37.1")]);
+        assert_eq!(reachable("1.36.4", "1.33.1"), []);
+        assert_eq!(reachable("1.37.1", "1.37.1"), []);
+    }
+
+    #[test]
+    fn a_longer_upgrade_goes_through_a_version_of_each_minor_in_between() {
+        let text = BUILT_IN.replace("step = 1", "step = 2");
+        let catalogue = Catalogue::parse("test", &text).unwrap();
+        let (old, new) = (v("1.35.8"), v("1.37.1"));
+        assert_eq!(catalogue.reachable(old, old, |_| None), [v("1.36.4"), new]);
+        assert_eq!(catalogue.hops(old, new, old, |_| None), Ok(vec![v("1.36.4")]));
+        assert_eq!(catalogue.hops(old, v("1.36.4"), old, |_| None), Ok(Vec::new()));
+        let far = catalogue.hops(v("1.34.1"), new, v("1.34.1"), |_| None).unwrap_err();
+        assert_eq!(
+            far,
+            "1.37.1 is more than 2 minor versions ahead: upgrade from 1.34.1 to 1.36 first"
+        );
+        let behind = catalogue.hops(v("1.36.4"), new, v("1.33.1"), |_| None).unwrap_err();
+        assert!(behind.starts_with("a node still runs 1.33.1"), "{behind}");
+        // Without the programs of the one in between there is no way.
+        let lacks = |release: &Release| {
+            (release.version == v("1.36.4")).then(|| "kubelet 1.36.4 is missing".to_owned())
+        };
+        assert_eq!(catalogue.reachable(old, old, lacks), [new; 0]);
+        let missing = catalogue.hops(old, new, old, lacks).unwrap_err();
+        assert_eq!(missing, "the way to 1.37.1 leads through 1.36: kubelet 1.36.4 is missing");
+        let cut = text.replace("version = \"1.36.4\"", "version = \"1.33.4\"");
+        let cut = Catalogue::parse("test", &cut).unwrap();
+        let none = cut.hops(old, new, old, |_| None).unwrap_err();
+        assert_eq!(none, "the way to 1.37.1 leads through 1.36: no version of it is on offer");
+    }
+
+    #[test]
+    fn an_upgrade_goes_no_farther_than_kubelets_may_be_behind() {
+        for step in [0, 4] {
+            let text = BUILT_IN.replace("step = 1", &format!("step = {step}"));
+            let refused = Catalogue::parse("file", &text).unwrap_err().to_string();
+            let start = format!("catalogue file: step of [skew] is {step}, and has to be 1 to 3");
+            assert!(refused.starts_with(&start), "{refused}");
+        }
     }
 
     #[test]

@@ -91,8 +91,8 @@ pub fn message(snapshot: &Snapshot, now: Millis) -> String {
             }
         };
     }
-    if let Some(failed) = facts.failed {
-        return failed;
+    if let Some(failed) = &facts.failed {
+        return lasting(failed, FAILED, snapshot, now);
     }
     if cluster.hibernated {
         let name = &cluster.name;
@@ -102,14 +102,20 @@ pub fn message(snapshot: &Snapshot, now: Millis) -> String {
         };
     }
     if cluster.paused {
-        return "Paused: nothing is changed until the cluster is resumed.".to_owned();
+        let since = match cluster.paused_at {
+            0 => String::new(),
+            at => format!(" for {}", ago(at, now)),
+        };
+        return format!("Paused{since}: nothing is changed until the cluster is resumed.");
     }
     if !facts.control_plane_ready() || facts.work == Some("Upgrade") {
         let what = if facts.work == Some("Upgrade") {
             let count = facts.count("", "control-plane");
-            match cluster.backup_problem.as_str() {
-                "" => format!("Upgrading to {}: {count}", cluster.version),
-                why => format!("Upgrading to {}: waiting for a snapshot: {why}", cluster.version),
+            let to = &cluster.version;
+            match (cluster.preflight_problem.as_str(), cluster.backup_problem.as_str()) {
+                ("", "") => format!("Upgrading to {to}: {count}"),
+                ("", why) => format!("Upgrading to {to}: waiting for a snapshot: {why}"),
+                (why, _) => format!("Upgrading to {to}: {why}"),
             }
         } else {
             facts.count("", "control-plane")
@@ -126,7 +132,18 @@ pub fn message(snapshot: &Snapshot, now: Millis) -> String {
     if facts.work == Some("Scale") {
         return format!("Scaling{}.", waiting(snapshot, now));
     }
-    facts.degraded.unwrap_or_default()
+    let degraded = facts.degraded.unwrap_or_default();
+    lasting(&degraded, DEGRADED, snapshot, now)
+}
+
+/// The sentence, with the time for which the condition that it is of has held.
+fn lasting(sentence: &str, kind: &str, snapshot: &Snapshot, now: Millis) -> String {
+    let mut known = snapshot.cluster.conditions.iter();
+    let held = known.find(|condition| condition.kind == kind && condition.holds);
+    match (held, sentence.strip_suffix('.')) {
+        (Some(held), Some(start)) => format!("{start} (for {}).", ago(held.since, now)),
+        _ => sentence.to_owned(),
+    }
 }
 
 /// The machine that has waited longest, and for what.
@@ -136,15 +153,16 @@ fn waiting(snapshot: &Snapshot, now: Millis) -> String {
         return String::new();
     };
     let phase = machine.phase().name();
-    let mut text = format!("; waiting for {} ({phase} {}", machine.name, since(machine, now));
+    let mut text = format!("; waiting for {} ({phase} {}", machine.name, ago(machine.since, now));
     if !machine.reason.is_empty() {
         let _ = write!(text, ": {}", machine.reason);
     }
     text + ")"
 }
 
-fn since(machine: &Machine, now: Millis) -> String {
-    let seconds = Duration::from_millis(now.saturating_sub(machine.since)).as_secs();
+/// Time since then, in its largest unit.
+fn ago(then: Millis, now: Millis) -> String {
+    let seconds = Duration::from_millis(now.saturating_sub(then)).as_secs();
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),
@@ -199,9 +217,6 @@ impl<'a> Facts<'a> {
         let Snapshot { cluster, pools, machines } = self.snapshot;
         if cluster.deleting {
             return Some("Delete");
-        }
-        if cluster.paused {
-            return None;
         }
         let asleep = |m: &Machine| m.phase() == Phase::Hibernated;
         if cluster.hibernated {

@@ -19,6 +19,8 @@ pub enum Progress {
 pub struct Node {
     pub name: String,
     pub ready: bool,
+    /// Its kubelet is silent, so nobody knows whether it is ready.
+    pub unknown: bool,
     /// Why it is not ready.
     pub reason: String,
     pub schedulable: bool,

@@ -148,6 +148,21 @@ fn control_plane(
     ControlPlane { count, instance_type: spec.instance_type.clone(), labels }
 }
 
+/// Most machines of a control plane that are worth what they cost.
+const MOST_CONTROL_PLANES: u32 = 5;
+
+/// Returns a warning about a control plane that is allowed and rarely wise.
+pub fn warning(control_plane: &ControlPlane) -> Option<String> {
+    let count = control_plane.count;
+    (count > MOST_CONTROL_PLANES).then(|| {
+        format!(
+            "{count} control planes make each write wait for {} of them: \
+             {MOST_CONTROL_PLANES} survive the loss of two and are faster",
+            count / 2 + 1
+        )
+    })
+}
+
 fn pools(cluster: &str, specs: &[MachineSpec], wrong: &mut Vec<FieldViolation>) -> Vec<Pool> {
     let mut seen = BTreeSet::new();
     let mut pools = Vec::new();

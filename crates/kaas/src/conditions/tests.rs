@@ -137,6 +137,37 @@ fn a_message_says_what_is_waited_for_and_since_when() {
 }
 
 #[test]
+fn a_message_says_since_when_also_where_nothing_is_waited_for() {
+    let told = |mut snapshot: Snapshot| {
+        snapshot.cluster.conditions = evaluate(&snapshot, NOW);
+        message(&snapshot, NOW + 4 * 60_000)
+    };
+    let mut down = both(Phase::NotReady, Phase::Ready);
+    down.machines[1].reason = "refused".into();
+    assert_eq!(told(down), "The control plane does not answer: refused (for 4m).");
+    let mut failing = both(Phase::Ready, Phase::Ready);
+    failing.cluster.failures = 1;
+    failing.cluster.last_failure = "no image".into();
+    assert_eq!(told(failing), "The last machine did not come up: no image (for 4m).");
+    let mut paused = both(Phase::Ready, Phase::Ready);
+    (paused.cluster.paused, paused.cluster.paused_at) = (true, NOW);
+    let expected = "Paused for 4m: nothing is changed until the cluster is resumed.";
+    assert_eq!(told(paused), expected);
+}
+
+#[test]
+fn a_pause_does_not_hide_what_is_left_to_do() {
+    let mut paused = both(Phase::Ready, Phase::Ready);
+    paused.cluster.paused = true;
+    assert_eq!(status_of(&paused), Running);
+    paused.cluster.version = "1.36.4".into();
+    assert_eq!(status_of(&paused), Reconciling);
+    paused.cluster.version = "1.35.8".into();
+    paused.pools[0].count = 2;
+    assert_eq!(status_of(&paused), Reconciling);
+}
+
+#[test]
 fn conditions_keep_the_time_of_their_last_change() {
     let mut snapshot = both(Phase::Ready, Phase::Ready);
     snapshot.cluster.conditions = evaluate(&snapshot, NOW);

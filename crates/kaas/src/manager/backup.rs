@@ -7,6 +7,7 @@ use selvage_store::{clock::Millis, transact};
 use super::{Manager, Origin, versions_of};
 use crate::{
     Caller, Error, Result,
+    caller::check_cluster_name,
     catalogue::Version,
     error::violation,
     plan::Snapshot,
@@ -142,8 +143,13 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes the snapshot that an upgrade waits for; false if that failed.
+    /// Takes the snapshot that an upgrade waits for; false if that failed. Before each
+    /// version on its way but the first, for which it was done when the upgrade was asked
+    /// for, it sees that nothing stands in the way.
     pub(super) async fn secure(&self, snapshot: &Snapshot, version: &str) -> Result<bool> {
+        if !self.may_go_on(snapshot, version).await? {
+            return Ok(false);
+        }
         let reason = format!("before the upgrade to {version}");
         let taken = self.take_backup(snapshot, BackupTrigger::Upgrade, reason).await;
         let secured = taken.is_ok();
@@ -152,6 +158,38 @@ impl Manager {
         })
         .await?;
         Ok(secured)
+    }
+
+    /// Returns whether an upgrade may go on to its next version; if not, it is asked again
+    /// in a while.
+    async fn may_go_on(&self, snapshot: &Snapshot, version: &str) -> Result<bool> {
+        let cluster = &snapshot.cluster;
+        let goes_on = cluster.path().skip(1).any(|later| later == version);
+        let problem = match version.parse::<Version>() {
+            Ok(to) if goes_on && !cluster.forced => {
+                let checked = self.check_obstacles(snapshot, to).await;
+                checked.err().map(|error| error.to_string()).unwrap_or_default()
+            }
+            _ => String::new(),
+        };
+        if problem.is_empty() && cluster.preflight_problem.is_empty() {
+            return Ok(true);
+        }
+        let now = self.now();
+        let updated = self.inner.clusters.update(&cluster.name, |cluster: &mut Cluster| {
+            if !problem.is_empty() {
+                cluster.backup_retry_at = now + millis(RETRY);
+            }
+            if cluster.preflight_problem != problem && !problem.is_empty() {
+                cluster.add_event(now, format!("the upgrade waits: {problem}"));
+            }
+            cluster.preflight_problem.clone_from(&problem);
+            Ok::<_, selvage_store::Error>(())
+        });
+        match updated.await {
+            Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(problem.is_empty()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Takes a snapshot if it is time, and says when the next one is due.
@@ -263,7 +301,7 @@ impl Manager {
             super::change::check_present(snapshot)?;
             let cluster = &mut snapshot.cluster;
             cluster.add_event(now, format!("{who} asked for backup {} to be restored", backup.id));
-            cluster.version.clone_from(&backup.version);
+            cluster.set_target(backup.version.clone(), Vec::new(), false);
             cluster.control_plane.clone_from(&backup.control_plane);
             cluster.restored_from.clone_from(&backup.id);
             cluster.restored_at = now;
@@ -271,7 +309,6 @@ impl Manager {
             cluster.paused = false;
             cluster.hibernated = false;
             cluster.endpoint.clear();
-            cluster.backed_up_for.clear();
             Ok(())
         })
         .await
@@ -292,11 +329,10 @@ impl Manager {
             control_plane: backup.control_plane.clone(),
             pools,
         };
-        self.check_trusted(caller, &backup.organisation)?;
-        self.check_supply(&new, &backup.organisation).await?;
-        let origin = Origin::default();
-        let mut snapshot =
-            self.begin(caller, &origin, new, backup.organisation.clone(), Vec::new());
+        let organisation = backup.organisation.clone();
+        check_cluster_name(&organisation, name)?;
+        let new = (new, organisation);
+        let mut snapshot = self.prepare(caller, &Origin::default(), new, Vec::new()).await?;
         let cluster = &mut snapshot.cluster;
         cluster.restored_from.clone_from(&backup.id);
         cluster.add_event(self.now(), format!("made of backup {}", backup.id));
@@ -305,20 +341,21 @@ impl Manager {
         cluster.authorities = AuthorityRecord::settled(generation);
         let keys = Pki { uid: cluster.uid.clone(), sealed };
         let created = transact(&self.inner.store, async |tx| {
+            self.reserve(&tx, &snapshot).await?;
             tx.create(&snapshot.cluster).await?;
             tx.create(&keys).await?;
             for pool in &snapshot.pools {
                 tx.create(pool).await?;
             }
-            Ok::<_, selvage_store::Error>(())
+            Ok::<_, Error>(())
         })
         .await;
         let revision = match created {
             Ok(committed) => committed.revision,
-            Err(selvage_store::Error::AlreadyExists { .. }) => {
+            Err(Error::Store(selvage_store::Error::AlreadyExists { .. })) => {
                 return Err(Error::ClusterExists(name.to_owned()));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         keyring.wait_for(revision).await?;
         self.inner.clusters.wait_for(revision).await?;

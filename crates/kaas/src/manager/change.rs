@@ -3,18 +3,18 @@
 use selvage_api::cnct::kaas::api::{
     AddNodePoolMsg, ClusterStatus, DeleteNodePoolMsg, ScaleNodePoolMsg,
 };
-use selvage_store::transact;
+use selvage_store::{clock::Millis, transact};
 
 use super::{Manager, versions_of};
 use crate::{
     Error, Result,
     caller::Caller,
-    catalogue::Version,
+    catalogue::{Release, Version},
     conditions,
     error::violation,
     plan::Snapshot,
     record::{Cluster, Pool, pool_key},
-    validate,
+    validate::{self, Limits},
 };
 
 /// Metadata of a request beside its message.
@@ -52,22 +52,8 @@ impl Manager {
         let wanted: Vec<(&String, u32)> =
             pools.iter().map(|pool| (&pool.instance_type, pool.count)).collect();
         self.check_offers(&wanted).await?;
-        self.check_quota(&snapshot.cluster.organisation, wanted.iter().map(|(_, n)| n).sum())?;
-        let most = (limits.pools, limits.nodes);
-        self.edit(&request.cluster_name, |snapshot, now| {
-            check_changeable(snapshot)?;
-            let known = |pool: &&Pool| snapshot.pools.iter().any(|p| p.name == pool.name);
-            let taken: Vec<String> =
-                pools.iter().filter(known).map(|pool| pool.name.clone()).collect();
-            if !taken.is_empty() {
-                let cluster = snapshot.cluster.name.clone();
-                return Err(Error::PoolExists { cluster, pools: taken });
-            }
-            let fresh = pools.iter().map(|pool| Pool { created_at: now, ..pool.clone() });
-            snapshot.pools.extend(fresh);
-            check_total(snapshot, most)
-        })
-        .await
+        self.edit(&snapshot.cluster.name, |snapshot, now| add_to(snapshot, &pools, limits, now))
+            .await
     }
 
     /// Deletes pools, all or none.
@@ -77,15 +63,8 @@ impl Manager {
         request: &DeleteNodePoolMsg,
     ) -> Result<Snapshot> {
         self.owned(caller, &request.cluster_name)?;
-        self.edit(&request.cluster_name, |snapshot, _| {
-            check_changeable(snapshot)?;
-            check_pools(snapshot, request.node_pool_names.iter())?;
-            for pool in &mut snapshot.pools {
-                pool.deleting |= request.node_pool_names.contains(&pool.name);
-            }
-            Ok(())
-        })
-        .await
+        let names = &request.node_pool_names;
+        self.edit(&request.cluster_name, |snapshot, _| delete_from(snapshot, names)).await
     }
 
     /// Sets the sizes of pools, all or none.
@@ -94,29 +73,21 @@ impl Manager {
         let sizes = validate::scale(&request.node_pools, limits)?;
         let snapshot = self.owned(caller, &request.cluster_name)?;
         check_pools(&snapshot, sizes.iter().map(|(name, _)| name))?;
-        let size_of = |pool: &Pool| {
-            let found = sizes.iter().find(|(name, _)| *name == pool.name);
-            found.map_or(pool.count, |(_, count)| *count)
-        };
-        let grown = snapshot.pools.iter().filter(|pool| size_of(pool) > pool.count);
-        let more = grown.clone().map(|pool| size_of(pool) - pool.count);
-        let more = more.fold(0_u32, u32::saturating_add);
-        let wanted: Vec<(&String, u32)> =
-            grown.map(|pool| (&pool.instance_type, size_of(pool))).collect();
-        self.check_offers(&wanted).await?;
-        if more > 0 {
-            self.check_quota(&snapshot.cluster.organisation, more)?;
-        }
-        let most = (limits.pools, limits.nodes);
-        self.edit(&request.cluster_name, |snapshot, _| {
-            check_changeable(snapshot)?;
-            check_pools(snapshot, sizes.iter().map(|(name, _)| name))?;
-            for pool in &mut snapshot.pools {
-                pool.count = size_of(pool);
-            }
-            check_total(snapshot, most)
-        })
-        .await
+        self.check_growth(&snapshot, &sizes).await?;
+        self.edit(&request.cluster_name, |snapshot, _| resize(snapshot, &sizes, limits)).await
+    }
+
+    /// Refuses sizes of pools that no machines there are could ever satisfy.
+    pub(super) async fn check_growth(
+        &self,
+        snapshot: &Snapshot,
+        sizes: &[(String, u32)],
+    ) -> Result<()> {
+        let grown = snapshot.pools.iter().filter_map(|pool| {
+            let (_, count) = sizes.iter().find(|(name, _)| *name == pool.name)?;
+            (*count > pool.count).then_some((&pool.instance_type, *count))
+        });
+        self.check_offers(&grown.collect::<Vec<_>>()).await
     }
 
     /// Begins an upgrade. Asking for the version that is wanted already
@@ -129,15 +100,34 @@ impl Manager {
         version: &str,
     ) -> Result<Snapshot> {
         let snapshot = self.owned(caller, name)?;
+        let Some(wanted) = self.target(&snapshot, version, origin.force).await? else {
+            return Ok(snapshot);
+        };
+        let who = caller.name.clone();
+        self.edit(name, |snapshot, now| {
+            self.aim_at(snapshot, wanted, origin.force)?;
+            snapshot.cluster.add_event(now, format!("{who} asked for an upgrade to {wanted}"));
+            Ok(())
+        })
+        .await
+    }
+
+    /// Version that an upgrade was asked to, if it is another one than is wanted already
+    /// and nothing outside of the records speaks against it.
+    pub(super) async fn target(
+        &self,
+        snapshot: &Snapshot,
+        version: &str,
+        force: bool,
+    ) -> Result<Option<Version>> {
         if version.is_empty() {
             return Err(Error::field("version", "is empty: name the version to upgrade to"));
         }
         let wanted = version.parse::<Version>();
         let wanted = wanted
             .map_err(|error| Error::Invalid(vec![violation("version", error.to_string())]))?;
-        let target = wanted.to_string();
-        if snapshot.cluster.version == target && !snapshot.cluster.deleting {
-            return Ok(snapshot);
+        if snapshot.cluster.version == wanted.to_string() && !snapshot.cluster.deleting {
+            return Ok(None);
         }
         let Some(release) = self.catalogue().find(wanted) else {
             let names = self.catalogue().names();
@@ -147,36 +137,26 @@ impl Manager {
         if let Some(lack) = self.provider().lacks(release) {
             return Err(Error::Precondition(lack));
         }
-        if !origin.force {
-            self.check_obstacles(&snapshot, wanted).await?;
+        let runs = conditions::status(&snapshot.cluster.conditions) == ClusterStatus::Running;
+        if !force && runs {
+            self.check_obstacles(snapshot, wanted).await?;
         }
-        let who = caller.name.clone();
-        self.edit(name, |snapshot, now| {
-            self.check_upgrade(snapshot, wanted, origin.force)?;
-            snapshot.cluster.version.clone_from(&target);
-            snapshot.cluster.add_event(now, format!("{who} asked for an upgrade to {target}"));
-            Ok(())
-        })
-        .await
+        Ok(Some(wanted))
     }
 
     /// Refuses an upgrade that could not come to its end.
-    async fn check_obstacles(&self, snapshot: &Snapshot, to: Version) -> Result<()> {
-        if conditions::status(&snapshot.cluster.conditions) != ClusterStatus::Running {
-            return Ok(());
-        }
+    pub(super) async fn check_obstacles(&self, snapshot: &Snapshot, to: Version) -> Result<()> {
         let name = &snapshot.cluster.name;
         let obstacles = match self.inner.dependencies.driver.obstacles(snapshot, to).await {
             Ok(obstacles) => obstacles,
             Err(error) => vec![format!("the API does not answer: {error}")],
         };
-        match obstacles.is_empty() {
-            true => Ok(()),
-            false => {
-                let why = obstacles.join("; ");
-                Err(Error::Precondition(format!("cluster {name:?} cannot be upgraded now: {why}")))
-            }
+        if obstacles.is_empty() {
+            return Ok(());
         }
+        let why = obstacles.join("; ");
+        let text = format!("cluster {name:?} cannot be upgraded to {to} now: {why}");
+        Err(Error::Precondition(text))
     }
 
     /// Takes an upgrade back that no machine of the control plane has begun with:
@@ -187,28 +167,43 @@ impl Manager {
         self.edit(name, |snapshot, now| {
             check_present(snapshot)?;
             let target = snapshot.cluster.version.clone();
-            let planes = || snapshot.machines.iter().filter(|m| m.is_control_plane());
-            if let Some(begun) = planes().find(|m| m.wanted.control_plane == target) {
-                let text = match planes().all(|m| m.running.control_plane == target) {
-                    true => format!("cluster {name:?} has no upgrade that could be aborted"),
-                    false => format!(
-                        "{} has begun with {target}: the upgrade can only go on, or the backup \
-                         from before it be restored",
-                        begun.name
-                    ),
-                };
+            let (Some(from), _) = versions_of(snapshot) else { return Ok(()) };
+            let from = from.to_string();
+            if from == target {
+                let text = format!("cluster {name:?} has no upgrade that could be aborted");
                 return Err(Error::Precondition(text));
             }
-            let (Some(from), _) = versions_of(snapshot) else { return Ok(()) };
-            snapshot.cluster.version = from.to_string();
-            snapshot.cluster.add_event(now, format!("{who} aborted the upgrade to {target}"));
+            let mut planes = snapshot.machines.iter().filter(|m| m.is_control_plane());
+            if let Some(begun) = planes.find(|m| m.wanted.control_plane != from) {
+                return Err(Error::Precondition(format!(
+                    "{} has begun with {}: the upgrade can only go on, or the backup from before \
+                     it be restored",
+                    begun.name, begun.wanted.control_plane
+                )));
+            }
+            let cluster = &mut snapshot.cluster;
+            cluster.set_target(from, Vec::new(), false);
+            cluster.add_event(now, format!("{who} aborted the upgrade to {target}"));
             Ok(())
         })
         .await
     }
 
-    fn check_upgrade(&self, snapshot: &Snapshot, to: Version, force: bool) -> Result<()> {
+    /// Makes a version the one that is wanted, if the cluster can go there from where it is.
+    pub(super) fn aim_at(&self, snapshot: &mut Snapshot, to: Version, force: bool) -> Result<()> {
         check_awake(snapshot)?;
+        self.check_whole(snapshot, force)?;
+        check_even(snapshot)?;
+        let (from, oldest) = versions_of(snapshot);
+        let from = from.unwrap_or(to);
+        let lacks = |release: &Release| self.provider().lacks(release);
+        let hops = self.catalogue().hops(from, to, oldest.unwrap_or(from), lacks);
+        let hops = hops.map_err(Error::Precondition)?.iter().map(ToString::to_string).collect();
+        snapshot.cluster.set_target(to.to_string(), hops, force);
+        Ok(())
+    }
+
+    fn check_whole(&self, snapshot: &Snapshot, force: bool) -> Result<()> {
         let status = conditions::status(&snapshot.cluster.conditions);
         let right = match status {
             ClusterStatus::Running => true,
@@ -227,10 +222,7 @@ impl Manager {
             }
             return Err(Error::Precondition(text));
         }
-        let (from, oldest) = versions_of(snapshot);
-        let from = from.unwrap_or(to);
-        let step = self.catalogue().check_step(from, to, oldest.unwrap_or(from));
-        step.map_err(Error::Precondition)
+        Ok(())
     }
 
     /// Leaves the cluster as it is, or goes on with it.
@@ -242,6 +234,7 @@ impl Manager {
             if snapshot.cluster.paused != paused {
                 let what = if paused { "paused" } else { "resumed" };
                 snapshot.cluster.add_event(now, format!("{who} {what} the cluster"));
+                snapshot.cluster.paused_at = if paused { now } else { 0 };
             }
             snapshot.cluster.paused = paused;
             Ok(())
@@ -286,6 +279,9 @@ impl Manager {
                 if before == after {
                     return Ok(after);
                 }
+                if size(&after) > size(&before) {
+                    self.reserve(&tx, &after).await?;
+                }
                 after.cluster.generation += 1;
                 after.cluster.conditions = conditions::evaluate(&after, now);
                 for pool in &after.pools {
@@ -321,17 +317,82 @@ impl Manager {
     }
 }
 
-pub(super) fn size(snapshot: Snapshot) -> u32 {
+/// Adds pools, all or none.
+pub(super) fn add_to(
+    snapshot: &mut Snapshot,
+    pools: &[Pool],
+    limits: &Limits,
+    now: Millis,
+) -> Result<()> {
+    check_changeable(snapshot)?;
+    let known = |pool: &&Pool| snapshot.pools.iter().any(|p| p.name == pool.name);
+    let taken: Vec<String> = pools.iter().filter(known).map(|pool| pool.name.clone()).collect();
+    if !taken.is_empty() {
+        let cluster = snapshot.cluster.name.clone();
+        return Err(Error::PoolExists { cluster, pools: taken });
+    }
+    let fresh = pools.iter().map(|pool| Pool { created_at: now, ..pool.clone() });
+    snapshot.pools.extend(fresh);
+    check_total(snapshot, limits)
+}
+
+/// Marks pools to be deleted, all or none.
+pub(super) fn delete_from(snapshot: &mut Snapshot, names: &[String]) -> Result<()> {
+    check_changeable(snapshot)?;
+    check_pools(snapshot, names.iter())?;
+    for pool in &mut snapshot.pools {
+        pool.deleting |= names.contains(&pool.name);
+    }
+    Ok(())
+}
+
+/// Sets the sizes of pools, all or none.
+pub(super) fn resize(
+    snapshot: &mut Snapshot,
+    sizes: &[(String, u32)],
+    limits: &Limits,
+) -> Result<()> {
+    check_changeable(snapshot)?;
+    check_pools(snapshot, sizes.iter().map(|(name, _)| name))?;
+    for pool in &mut snapshot.pools {
+        if let Some((_, count)) = sizes.iter().find(|(name, _)| *name == pool.name) {
+            pool.count = *count;
+        }
+    }
+    check_total(snapshot, limits)
+}
+
+/// Refuses an upgrade of a cluster that is between two versions already: what the newest
+/// of its control planes wrote an older one may not read.
+fn check_even(snapshot: &Snapshot) -> Result<()> {
+    let Cluster { name, version, .. } = &snapshot.cluster;
+    let runs = |running: &String| !running.is_empty() && running != version;
+    let other = snapshot
+        .machines
+        .iter()
+        .find(|machine| runs(&machine.running.control_plane) || runs(&machine.running.kubelet));
+    let Some(machine) = other else { return Ok(()) };
+    let text = format!(
+        "cluster {name:?} is on its way to {version}, and {} runs another version: upgrade it \
+         after that",
+        machine.name
+    );
+    Err(Error::Precondition(text))
+}
+
+/// Number of machines that a cluster is to have.
+pub(super) fn size(snapshot: &Snapshot) -> u32 {
     let pools = snapshot.pools.iter().filter(|pool| !pool.deleting);
     pools.fold(snapshot.cluster.control_plane.count, |sum, pool| sum.saturating_add(pool.count))
 }
 
-fn check_total(snapshot: &Snapshot, (pools, nodes): (usize, u32)) -> Result<()> {
+fn check_total(snapshot: &Snapshot, limits: &Limits) -> Result<()> {
+    let (pools, nodes) = (limits.pools, limits.nodes);
     let count = snapshot.pools.iter().filter(|pool| !pool.deleting).count();
     if count > pools {
         return Err(Error::Exhausted(format!("a cluster has at most {pools} pools")));
     }
-    if size(snapshot.clone()) > nodes {
+    if size(snapshot) > nodes {
         return Err(Error::Exhausted(format!("a cluster has at most {nodes} nodes")));
     }
     Ok(())

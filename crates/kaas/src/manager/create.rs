@@ -2,7 +2,7 @@
 
 use prost::Message;
 use selvage_api::cnct::kaas::api::CreateClusterMsg;
-use selvage_store::transact;
+use selvage_store::{Transaction, transact};
 use sha2::{Digest, Sha256};
 
 use super::{Manager, Origin, change::size};
@@ -12,7 +12,7 @@ use crate::{
     catalogue::Release,
     conditions,
     plan::Snapshot,
-    record::{Cluster, Pool},
+    record::{Cluster, Pool, Reservation},
     validate::{self, NewCluster},
 };
 
@@ -25,38 +25,61 @@ impl Manager {
         origin: &Origin,
         request: &CreateClusterMsg,
     ) -> Result<Snapshot> {
-        let new = self.check_new(request)?;
-        let organisation = caller.organisation(&origin.organisation)?;
-        caller::check_cluster_name(&organisation, &new.name)?;
+        let (new, organisation) = self.check_request(caller, origin, request)?;
         let digest = Sha256::digest(request.encode_to_vec()).to_vec();
         if let Some(known) = self.snapshot(&new.name) {
             return self.repeated(caller, known, &origin.request_id, &digest);
         }
-        self.check_trusted(caller, &organisation)?;
-        self.check_supply(&new, &organisation).await?;
-        let snapshot = self.begin(caller, origin, new, organisation, digest);
+        let snapshot = self.prepare(caller, origin, (new, organisation), digest).await?;
         let created = transact(&self.inner.store, async |tx| {
+            self.reserve(&tx, &snapshot).await?;
             tx.create(&snapshot.cluster).await?;
             for pool in &snapshot.pools {
                 // What is left of an earlier cluster of this name is not ours.
                 tx.create(pool).await?;
             }
-            Ok::<_, selvage_store::Error>(())
+            Ok::<_, Error>(())
         })
         .await;
         let revision = match created {
             Ok(committed) => committed.revision,
-            Err(selvage_store::Error::AlreadyExists { .. }) => {
+            Err(Error::Store(selvage_store::Error::AlreadyExists { .. })) => {
                 self.inner.clusters.wait_for(self.inner.store.revision().await?).await?;
                 let known = self.find(&snapshot.cluster.name)?;
                 let digest = &snapshot.cluster.request_digest;
                 return self.repeated(caller, known, &origin.request_id, digest);
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         self.inner.clusters.wait_for(revision).await?;
         self.inner.pools.wait_for(revision).await?;
         Ok(snapshot)
+    }
+
+    /// Checks a request for a cluster, and whose it would be.
+    pub(super) fn check_request(
+        &self,
+        caller: &Caller,
+        origin: &Origin,
+        request: &CreateClusterMsg,
+    ) -> Result<(NewCluster, String)> {
+        let new = self.check_new(request)?;
+        let organisation = caller.organisation(&origin.organisation)?;
+        caller::check_cluster_name(&organisation, &new.name)?;
+        Ok((new, organisation))
+    }
+
+    /// The cluster as it would begin, if it can be had.
+    pub(super) async fn prepare(
+        &self,
+        caller: &Caller,
+        origin: &Origin,
+        (new, organisation): (NewCluster, String),
+        request_digest: Vec<u8>,
+    ) -> Result<Snapshot> {
+        self.check_trusted(caller, &organisation)?;
+        self.check_supply(&new).await?;
+        Ok(self.begin(caller, origin, new, organisation, request_digest))
     }
 
     /// Checks a request for a cluster. Where it names no version it gets the
@@ -115,6 +138,9 @@ impl Manager {
             ..Cluster::default()
         };
         cluster.add_event(now, format!("{} asked for the cluster", caller.name));
+        if let Some(warning) = validate::warning(&cluster.control_plane) {
+            cluster.add_event(now, format!("warning: {warning}"));
+        }
         let pools = new.pools.into_iter().map(|pool| Pool { created_at: now, ..pool }).collect();
         let mut snapshot = Snapshot { cluster, pools, machines: Vec::new() };
         snapshot.cluster.conditions = conditions::evaluate(&snapshot, now);
@@ -135,7 +161,7 @@ impl Manager {
     }
 
     /// Refuses what no machine there is could ever satisfy.
-    pub(super) async fn check_supply(&self, new: &NewCluster, organisation: &str) -> Result<()> {
+    pub(super) async fn check_supply(&self, new: &NewCluster) -> Result<()> {
         let provider = self.provider();
         if let Some(problem) = provider.capabilities().problem {
             return Err(Error::Provider(problem));
@@ -147,9 +173,7 @@ impl Manager {
         }
         let mut wanted = vec![(&new.control_plane.instance_type, new.control_plane.count)];
         wanted.extend(new.pools.iter().map(|pool| (&pool.instance_type, pool.count)));
-        self.check_offers(&wanted).await?;
-        let sum = wanted.iter().fold(0_u32, |sum, (_, count)| sum.saturating_add(*count));
-        self.check_quota(organisation, sum)
+        self.check_offers(&wanted).await
     }
 
     pub(super) async fn check_offers(&self, wanted: &[(&String, u32)]) -> Result<()> {
@@ -177,17 +201,42 @@ impl Manager {
         Ok(())
     }
 
-    pub(super) fn check_quota(&self, organisation: &str, more: u32) -> Result<()> {
-        let limit = self.settings().limits.organisation;
-        if limit == 0 || organisation.is_empty() {
+    /// Refuses machines beyond those that the organisation of the cluster may have, in the
+    /// transaction that asks for them: of two at once that would be too much together, the
+    /// second one begins again and sees the first.
+    pub(super) async fn reserve(&self, tx: &Transaction, after: &Snapshot) -> Result<()> {
+        let organisation = &after.cluster.organisation;
+        if self.quota_of(organisation).is_none() {
             return Ok(());
         }
+        let known = tx.get::<Reservation>(organisation).await?;
+        // Everybody who reserves changes the record, so what is read now holds until then.
+        let revision = self.inner.store.revision().await?;
+        self.inner.clusters.wait_for(revision).await?;
+        self.inner.pools.wait_for(revision).await?;
+        self.check_quota(after)?;
+        let count = known.map_or(0, |known| known.count) + 1;
+        tx.put(&Reservation { organisation: organisation.clone(), count })?;
+        Ok(())
+    }
+
+    /// Number of machines that an organisation may have, if that is limited.
+    fn quota_of(&self, organisation: &str) -> Option<u32> {
+        let limit = self.settings().limits.organisation;
+        (limit > 0 && !organisation.is_empty()).then_some(limit)
+    }
+
+    /// Refuses a cluster, as it would be, with which its organisation has too many machines.
+    pub(super) fn check_quota(&self, after: &Snapshot) -> Result<()> {
+        let organisation = &after.cluster.organisation;
+        let Some(limit) = self.quota_of(organisation) else { return Ok(()) };
         let theirs = self.inner.clusters.by_index("organisation", organisation);
-        let used: u32 = theirs.iter().filter_map(|c| self.snapshot(&c.key)).map(size).sum();
-        if used.saturating_add(more) > limit {
+        let others = theirs.iter().filter(|known| known.key != after.cluster.name);
+        let others = others.filter_map(|known| self.snapshot(&known.key));
+        let sum = others.fold(size(after), |sum, other| sum.saturating_add(size(&other)));
+        if sum > limit {
             return Err(Error::Exhausted(format!(
-                "organisation {organisation} may have {limit} machines and asks for {}",
-                used.saturating_add(more)
+                "organisation {organisation} may have {limit} machines and asks for {sum}"
             )));
         }
         Ok(())

@@ -213,10 +213,11 @@ impl Manager {
         let (from, oldest) = versions_of(snapshot);
         let Some(from) = from else { return Vec::new() };
         let newer = self.catalogue().releases().iter().filter(|release| release.version > from);
+        let lacks = |release: &Release| self.provider().lacks(release);
         let obstacle = |release: &Release| {
-            let step = self.catalogue().check_step(from, release.version, oldest.unwrap_or(from));
-            let lacks = || self.provider().lacks(release);
-            step.err().or_else(|| lacks().map(|text| format!("{}: {text}", release.version)))
+            let (to, oldest) = (release.version, oldest.unwrap_or(from));
+            let hops = self.catalogue().hops(from, to, oldest, lacks);
+            hops.err().or_else(|| lacks(release).map(|text| format!("{to}: {text}")))
         };
         newer.filter_map(obstacle).collect()
     }
@@ -226,12 +227,8 @@ impl Manager {
     pub fn upgrades(&self, snapshot: &Snapshot) -> Vec<Version> {
         let (from, oldest) = versions_of(snapshot);
         let Some(from) = from else { return Vec::new() };
-        let reachable = self.catalogue().reachable(from, oldest.unwrap_or(from));
-        let runs = |version: &Version| {
-            let release = self.catalogue().find(*version);
-            release.is_some_and(|release| self.provider().lacks(release).is_none())
-        };
-        reachable.into_iter().filter(runs).collect()
+        let lacks = |release: &Release| self.provider().lacks(release);
+        self.catalogue().reachable(from, oldest.unwrap_or(from), lacks)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     Result, conditions,
     driver::Node,
     plan::{Action, Snapshot, plan},
-    record::{Cluster, Machine, Phase, machine_key},
+    record::{Cluster, Machine, NodeFacts, Phase, machine_key},
 };
 
 /// Machines of one cluster that are worked on at the same time.
@@ -233,7 +233,8 @@ impl Manager {
                 None => (false, "the node is not registered"),
             };
             let delete_first = found.is_some_and(|node| node.delete_first);
-            self.note_node(machine, ready, reason, delete_first).await?;
+            let facts = found.map(facts_of).unwrap_or_default();
+            self.note_node(machine, ready, reason, delete_first, facts).await?;
         }
         Ok(())
     }
@@ -258,7 +259,8 @@ impl Manager {
     async fn note_silence(&self, snapshot: &Snapshot, why: &str) -> Result<()> {
         for machine in snapshot.machines.iter().filter(|machine| machine.is_control_plane()) {
             let reason = format!("the API does not answer: {why}");
-            self.note_node(machine, false, &reason, machine.delete_first).await?;
+            let (first, facts) = (machine.delete_first, machine.node.clone());
+            self.note_node(machine, false, &reason, first, facts).await?;
         }
         Ok(())
     }
@@ -269,19 +271,22 @@ impl Manager {
         ready: bool,
         reason: &str,
         delete_first: bool,
+        facts: NodeFacts,
     ) -> Result<()> {
         let phase = match machine.phase() {
             Phase::Ready | Phase::NotReady if ready => Phase::Ready,
             Phase::Ready | Phase::NotReady => Phase::NotReady,
             _ => return Ok(()),
         };
-        if phase == machine.phase() && delete_first == machine.delete_first {
+        let known = (machine.phase(), machine.delete_first, &machine.node);
+        if known == (phase, delete_first, &facts) {
             return Ok(());
         }
         let (before, now) = (machine.phase(), self.now());
         let change = |record: &mut Machine| {
             if record.phase() == before && record.operation == machine.operation {
                 record.delete_first = delete_first;
+                record.node.clone_from(&facts);
                 record.enter(phase, if ready { "" } else { reason }, now);
             }
             Ok::<_, selvage_store::Error>(())
@@ -291,6 +296,14 @@ impl Manager {
             Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+fn facts_of(node: &Node) -> NodeFacts {
+    NodeFacts {
+        unschedulable: !node.schedulable,
+        unknown: node.unknown,
+        kubelet: node.kubelet_version.clone(),
     }
 }
 

@@ -81,6 +81,7 @@ impl Manager {
             Ok(Progress::Waiting(reason)) => {
                 // Whoever answers does not fail: what failed before it counts no longer.
                 self.note(&machine, |record| {
+                    record.provider_state.clone_from(&machine.provider_state);
                     record.reason.clone_from(&reason);
                     record.retries = 0;
                 })
@@ -319,7 +320,11 @@ impl Manager {
         let now = self.now();
         let (cluster, name) = (&machine.cluster, &machine.name);
         tracing::warn!(cluster, machine = name, reason, "machine is given up");
-        self.note(&machine, |record| record.fail(reason, now)).await?;
+        self.note(&machine, |record| {
+            record.provider_state.clone_from(&machine.provider_state);
+            record.fail(reason, now);
+        })
+        .await?;
         let failed = |cluster: &mut Cluster| {
             cluster.failures += 1;
             let delay = RETRY.delay(cluster.failures, rand::random());

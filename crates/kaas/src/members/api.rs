@@ -298,6 +298,7 @@ fn shown(node: &KubeNode) -> Node {
     Node {
         name: node.metadata.name.clone().unwrap_or_default(),
         ready: ready.is_some_and(|condition| condition.status == "True"),
+        unknown: ready.is_none_or(|condition| condition.status == "Unknown"),
         reason,
         schedulable: !spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
         kubelet_version: version.unwrap_or_default(),
@@ -356,6 +357,27 @@ mod tests {
             "spec": { "taints": taints },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_node_of_a_silent_kubelet_is_unknown_and_not_just_not_ready() {
+        let read = |ready: Value, cordoned: bool| {
+            let conditions = if ready.is_null() { json!([]) } else { json!([ready]) };
+            let node: KubeNode = serde_json::from_value(json!({
+                "metadata": { "name": "a-1" },
+                "spec": { "unschedulable": cordoned },
+                "status": { "conditions": conditions },
+            }))
+            .unwrap();
+            let node = shown(&node);
+            (node.ready, node.unknown, node.schedulable)
+        };
+        let ready = |status: &str| json!({ "type": "Ready", "status": status });
+        assert_eq!(read(ready("True"), false), (true, false, true));
+        assert_eq!(read(ready("True"), true), (true, false, false));
+        assert_eq!(read(ready("False"), false), (false, false, true));
+        assert_eq!(read(ready("Unknown"), false), (false, true, true));
+        assert_eq!(read(Value::Null, false), (false, true, true));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use selvage_store::clock::Millis;
 
 use crate::{
     pki::STAGES,
-    record::{Machine, Phase, Versions},
+    record::{Machine, NodeFacts, Phase, Versions},
 };
 
 /// A thing to do next.
@@ -97,12 +97,14 @@ impl Step {
             Self::Observe => next.enter(Phase::Booting, "", now),
             Self::Configure => {
                 next.running = next.wanted.clone();
+                // What the node said before is no longer so.
+                next.node = NodeFacts::default();
                 next.enter(Phase::Joining, "", now);
             }
             Self::Hibernate => next.enter(Phase::Hibernated, "", now),
             Self::Wake => next.enter(Phase::Joining, "", now),
             Self::Join => {
-                next.cordoned = false;
+                (next.cordoned, next.node.unschedulable) = (false, false);
                 next.enter(Phase::Ready, "", now);
             }
             Self::Cordon => {

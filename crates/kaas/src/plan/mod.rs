@@ -88,14 +88,14 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Millis) -> Plan {
     planner.plan
 }
 
-struct Planner<'a> {
-    snapshot: &'a Snapshot,
-    policy: &'a Policy,
+struct Planner<'s> {
+    snapshot: &'s Snapshot,
+    policy: &'s Policy,
     now: Millis,
     plan: Plan,
 }
 
-impl Planner<'_> {
+impl<'s> Planner<'s> {
     fn run(&mut self) {
         let cluster = &self.snapshot.cluster;
         if cluster.deleting {
@@ -149,7 +149,7 @@ impl Planner<'_> {
     }
 
     /// Machines of the control plane, or of a pool, that are to stay.
-    fn staying(&self, pool: &str) -> impl Iterator<Item = &Machine> {
+    fn staying(&self, pool: &str) -> impl Iterator<Item = &'s Machine> {
         let of_pool = move |machine: &&Machine| machine.pool == pool;
         let stays = move |machine: &&Machine| !machine.removing && !self.is_from_before(machine);
         self.snapshot.machines.iter().filter(of_pool).filter(stays)
@@ -222,7 +222,7 @@ impl Planner<'_> {
     /// Gives machines another version: the control plane first, one at a time,
     /// then nodes, a few of each pool at a time.
     fn upgrade(&mut self) {
-        let target = &self.snapshot.cluster.version;
+        let target = self.next_version();
         let control_plane: Vec<&Machine> = self.staying("").collect();
         let whole = control_plane.len() >= self.snapshot.cluster.control_plane.count as usize;
         let settled = |machine: &&Machine| is_settled(machine);
@@ -230,7 +230,7 @@ impl Planner<'_> {
         if let Some(machine) = stale {
             let wanted = Versions { control_plane: target.clone(), ..machine.wanted.clone() };
             let next = Action::Retarget { machine: machine.name.clone(), wanted };
-            if whole && control_plane.iter().all(settled) && self.is_backed_up() {
+            if whole && control_plane.iter().all(settled) && self.is_backed_up(target) {
                 self.act(next);
             }
             return;
@@ -252,14 +252,30 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns whether there is a snapshot from before the upgrade; asks for one if not.
-    fn is_backed_up(&mut self) -> bool {
+    /// Version that the control plane goes to next: the first one of its path that a
+    /// machine of it does not run yet. Nodes wait for the last one; until then they are
+    /// no more minors behind than an upgrade may go forward, which is a legal skew.
+    fn next_version(&self) -> &'s String {
         let cluster = &self.snapshot.cluster;
-        if cluster.backed_up_for == cluster.version {
+        let read = |version: &String| version.parse::<Version>().ok();
+        let running: Vec<Version> =
+            self.staying("").filter_map(|m| read(&m.running.control_plane)).collect();
+        let reached = |version: &String| {
+            read(version).is_some_and(|version| running.iter().all(|runs| *runs >= version))
+        };
+        let mut hops = cluster.hops.iter();
+        hops.find(|version| !reached(version)).unwrap_or(&cluster.version)
+    }
+
+    /// Returns whether there is a snapshot from before the control plane gets that version;
+    /// asks for one if not.
+    fn is_backed_up(&mut self, version: &str) -> bool {
+        let cluster = &self.snapshot.cluster;
+        if cluster.backed_up_for == version {
             return true;
         }
         match cluster.backup_retry_at <= self.now {
-            true => self.act(Action::Backup { version: cluster.version.clone() }),
+            true => self.act(Action::Backup { version: version.to_owned() }),
             false => self.wake(cluster.backup_retry_at),
         }
         false

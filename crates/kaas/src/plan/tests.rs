@@ -211,6 +211,52 @@ fn an_upgrade_takes_the_control_plane_one_by_one_and_then_nodes() {
 }
 
 #[test]
+fn a_longer_upgrade_takes_the_control_plane_through_each_minor_and_nodes_at_its_end() {
+    let names = ["a-1", "cp-1", "cp-2", "cp-3"];
+    let machines = names.map(|name| machine(name, Phase::Ready)).into();
+    let mut cluster = snapshot(3, &[("a", 1)], machines);
+    cluster.cluster.set_target("1.37.1".into(), vec!["1.36.4".into()], false);
+    for (version, planes) in [("1.36.4", 1..4), ("1.37.1", 1..4)] {
+        let backup = format!("take a snapshot of etcd before the upgrade to {version}");
+        assert_eq!(actions(&cluster), [backup]);
+        cluster.cluster.backed_up_for = version.into();
+        for at in planes {
+            let name = cluster.machines[at].name.clone();
+            let next = format!("upgrade {name} to control plane {version} and kubelet 1.35.8");
+            assert_eq!(actions(&cluster), [next]);
+            cluster.machines[at].wanted = versions(version, "1.35.8");
+            assert_eq!(actions(&cluster), [format!("start Kubernetes on {name}")]);
+            cluster.machines[at].running = cluster.machines[at].wanted.clone();
+        }
+    }
+    assert_eq!(
+        actions(&cluster),
+        [
+            "upgrade cp-1 to control plane 1.37.1 and kubelet 1.37.1",
+            "upgrade a-1 to kubelet 1.37.1",
+        ]
+    );
+}
+
+#[test]
+fn a_control_plane_that_comes_late_takes_the_same_way() {
+    let machines: Vec<Machine> =
+        ["cp-1", "cp-2", "cp-3"].map(|name| machine(name, Phase::Ready)).into();
+    let mut cluster = snapshot(3, &[], machines);
+    cluster.cluster.set_target("1.37.1".into(), vec!["1.36.4".into()], false);
+    cluster.cluster.backed_up_for = "1.36.4".into();
+    for at in [0, 1] {
+        cluster.machines[at].wanted = versions("1.36.4", "1.35.8");
+        cluster.machines[at].running = cluster.machines[at].wanted.clone();
+    }
+    // The third one came with the version of the oldest, and nobody goes on without it.
+    let next = "upgrade cp-3 to control plane 1.36.4 and kubelet 1.35.8";
+    assert_eq!(actions(&cluster), [next]);
+    cluster.machines[2] = machine("cp-3", Phase::Booting);
+    assert!(actions(&cluster).iter().all(|action| !action.contains("1.37.1")));
+}
+
+#[test]
 fn an_upgrade_waits_for_a_control_plane_that_is_not_whole() {
     let machines = vec![
         machine("cp-1", Phase::Ready),

@@ -137,11 +137,11 @@ impl Provider for Agents {
 
     fn capabilities(&self) -> Capabilities {
         let problem = self.offered().is_empty().then(|| {
-            "no machine is offered: `selvage join` one with the label kaas=free and node.kubernetes \
-             set"
+            "no machine is offered: run `selvage node --controller HOST:PORT --label kaas=free \
+             --set node.kubernetes=true` on one, with a join token"
                 .to_owned()
         });
-        Capabilities { in_place: true, simulated: false, disposable: false, problem }
+        Capabilities { disposable: false, problem }
     }
 
     fn exclude(&self, machines: BTreeSet<String>) -> bool {

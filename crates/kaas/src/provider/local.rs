@@ -160,7 +160,7 @@ impl Provider for Local {
 
     fn capabilities(&self) -> Capabilities {
         let problem = self.problem();
-        Capabilities { in_place: true, simulated: false, disposable: true, problem }
+        Capabilities { disposable: true, problem }
     }
 
     fn lacks(&self, release: &Release) -> Option<String> {

@@ -91,10 +91,6 @@ pub enum Wipe {
 /// Abilities of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Machines have our agent, so versions can be changed in place.
-    pub in_place: bool,
-    /// Nothing is real.
-    pub simulated: bool,
     /// A machine that is given back is destroyed with all that is on it.
     pub disposable: bool,
     /// Why no machine can be had at present, and what to do about it.

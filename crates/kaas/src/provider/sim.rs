@@ -50,6 +50,8 @@ struct Inner {
     excluded: BTreeSet<String>,
     /// Machines that never come up.
     broken: BTreeSet<String>,
+    /// No machine comes up for now.
+    slow: bool,
     faults: BTreeMap<u64, Fault>,
     calls: u64,
     serial: u64,
@@ -211,6 +213,29 @@ impl Sim {
         };
     }
 
+    /// Lets machines take their time to be deployed, until they are let go on.
+    pub fn slow_down(&self, slow: bool) {
+        self.inner.lock().slow = slow;
+    }
+
+    /// Keeps pods away from a node, as `kubectl cordon` does, or lets them come again.
+    pub fn cordon_by_hand(&self, cluster: &str, node: &str, cordoned: bool) {
+        let mut inner = self.inner.lock();
+        let found = inner.clusters.get_mut(cluster).and_then(|c| c.nodes.get_mut(node));
+        if let Some(node) = found {
+            node.cordoned = cordoned;
+        }
+    }
+
+    /// Puts another kubelet on a machine than the one that it was given.
+    pub fn replace_kubelet(&self, cluster: &str, node: &str, version: &str) {
+        let mut inner = self.inner.lock();
+        let found = inner.clusters.get_mut(cluster).and_then(|c| c.members.get_mut(node));
+        if let Some(versions) = found {
+            version.clone_into(&mut versions.kubelet);
+        }
+    }
+
     /// Takes a machine away, as by fire.
     pub fn lose(&self, cluster: &str, node: &str) {
         let mut inner = self.inner.lock();
@@ -325,7 +350,12 @@ impl Inner {
         }
         let cluster = self.clusters.entry(machine.cluster.clone()).or_default();
         let before = cluster.members.insert(machine.name.clone(), machine.wanted.clone());
-        let restarts = before.is_some_and(|before| before != machine.wanted);
+        let restarts = before.as_ref().is_some_and(|before| *before != machine.wanted);
+        let version = |text: &str| text.parse::<Version>().ok();
+        let newer = before.and_then(|before| version(&before.control_plane));
+        if newer > version(&machine.wanted.control_plane) {
+            self.violations.push(format!("the API server of {} is taken back", machine.name));
+        }
         if restarts && cluster.etcd.contains(&machine.name) && !cluster.is_quorum_without(machine) {
             let text = format!("{} is restarted and the others are no quorum", machine.name);
             self.violations.push(text);
@@ -411,7 +441,7 @@ impl Provider for Sim {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { in_place: true, simulated: true, disposable: false, problem: None }
+        Capabilities { disposable: false, problem: None }
     }
 
     fn exclude(&self, machines: BTreeSet<String>) -> bool {
@@ -449,6 +479,9 @@ impl Provider for Sim {
         if self.inner.lock().broken.contains(&id) {
             let state = State::Failed("it is broken".into());
             return Ok(Observed { state, detail: "Failed deployment".into() });
+        }
+        if self.inner.lock().slow {
+            return Ok(Observed { state: State::Deploying, detail: "Deploying".into() });
         }
         // Documentation's own addresses: nobody answers there.
         let number = id.trim_start_matches("sim-").parse::<u32>().unwrap_or(0);
@@ -515,6 +548,7 @@ impl Driver for Sim {
         let node = |(name, node): (&String, &SimNode)| Node {
             name: name.clone(),
             ready: node.ready,
+            unknown: node.lost,
             reason: if node.ready { String::new() } else { "the kubelet is silent".into() },
             schedulable: !node.cordoned,
             kubelet_version: known.members.get(name).map(|v| v.kubelet.clone()).unwrap_or_default(),

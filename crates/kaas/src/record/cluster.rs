@@ -148,9 +148,35 @@ pub struct Cluster {
     pub hibernated: bool,
     #[prost(message, required, tag = "28")]
     pub authorities: AuthorityRecord,
+    /// Time at which it was paused.
+    #[prost(uint64, tag = "29")]
+    pub paused_at: Millis,
+    /// Versions that the control plane goes through on its way to the one that is wanted,
+    /// one of each minor in between, oldest first.
+    #[prost(string, repeated, tag = "30")]
+    pub hops: Vec<String>,
+    /// The upgrade goes on whatever stands in its way.
+    #[prost(bool, tag = "31")]
+    pub forced: bool,
+    /// Why the upgrade does not go on to its next version.
+    #[prost(string, tag = "32")]
+    pub preflight_problem: String,
 }
 
 impl Cluster {
+    /// Versions of an upgrade in their order, the wanted one last.
+    pub fn path(&self) -> impl Iterator<Item = &String> {
+        self.hops.iter().chain(std::iter::once(&self.version))
+    }
+
+    /// Wants another version, to be reached through these.
+    pub fn set_target(&mut self, version: String, hops: Vec<String>, forced: bool) {
+        (self.version, self.hops, self.forced) = (version, hops, forced);
+        // A snapshot of an earlier attempt is no snapshot from before this one.
+        self.backed_up_for.clear();
+        self.preflight_problem.clear();
+    }
+
     /// Keeps an event, and forgets the oldest if there are too many.
     pub fn add_event(&mut self, at: Millis, message: impl Into<String>) {
         self.events.push(Event { at, message: message.into() });

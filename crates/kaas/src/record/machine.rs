@@ -130,6 +130,20 @@ pub struct PhaseChange {
     pub reason: String,
 }
 
+/// Facts about the node of a machine that only the API knows, kept between two looks at it.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct NodeFacts {
+    /// No new pods come to it, whoever wanted that.
+    #[prost(bool, tag = "1")]
+    pub unschedulable: bool,
+    /// Its kubelet is silent, so nobody knows whether it is ready.
+    #[prost(bool, tag = "2")]
+    pub unknown: bool,
+    /// Version of its kubelet; empty before anybody looked.
+    #[prost(string, tag = "3")]
+    pub kubelet: String,
+}
+
 /// A machine of a cluster.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Machine {
@@ -204,6 +218,9 @@ pub struct Machine {
     /// does.
     #[prost(uint64, tag = "27")]
     pub lost_since: Millis,
+    /// Its node as the API showed it last.
+    #[prost(message, required, tag = "28")]
+    pub node: NodeFacts,
 }
 
 impl Machine {

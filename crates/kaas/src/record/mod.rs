@@ -11,7 +11,7 @@ use selvage_store::{Record, clock::Millis};
 
 pub use backup::{Backup, BackupTrigger};
 pub use cluster::{AuthorityRecord, Cluster, Condition, ControlPlane, Event};
-pub use machine::{Machine, Phase, PhaseChange, Versions};
+pub use machine::{Machine, NodeFacts, Phase, PhaseChange, Versions};
 pub use quarantine::{MachineFailures, failures_key};
 
 /// Index of pools and machines by the cluster they belong to.
@@ -49,6 +49,25 @@ impl Record for Pool {
 
     fn indexes(&self) -> Vec<(&'static str, String)> {
         vec![(BY_CLUSTER, self.cluster.clone())]
+    }
+}
+
+/// Turns in which an organisation was given machines, where their number is limited:
+/// whoever gives it some changes this record, so that no two do at once.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Reservation {
+    #[prost(string, tag = "1")]
+    pub organisation: String,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+}
+
+impl Record for Reservation {
+    const KIND: &'static str = "kaas-reservation";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.organisation.clone()
     }
 }
 

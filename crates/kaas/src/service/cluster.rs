@@ -13,7 +13,7 @@ use selvage_api::cnct::kaas::api::{
 use tonic::{Request, Response, Status};
 
 use super::{caller, describe, header, origin};
-use crate::{Caller, Compat, Error, Manager, conditions, plan::Snapshot};
+use crate::{Caller, Compat, Error, Manager, conditions, plan::Snapshot, validate};
 
 /// Headers by which a long list is asked for in pages, and of the next page.
 const PAGE_SIZE: &str = "x-page-size";
@@ -55,10 +55,13 @@ impl ClusterApi {
     }
 
     async fn get(&self, caller: &Caller, name: &str) -> Result<ClusterDetailItem, Error> {
-        let snapshot = self.manager.find(name)?;
-        caller.check_owns(&snapshot.cluster)?;
+        let snapshot = self.seen(caller, name)?;
         let ClusterItem { name, status_message, status } = self.item(&snapshot);
-        let config = self.manager.kubeconfig(&snapshot.cluster, &caller.name).await?;
+        // Those who may only look get no key.
+        let config = match caller.owns(&snapshot.cluster) {
+            true => self.manager.kubeconfig(&snapshot.cluster, &caller.name).await?,
+            false => None,
+        };
         let kubeconfig = config.map(|config| config.to_string()).unwrap_or_default();
         Ok(ClusterDetailItem { name, status_message, kubeconfig, status })
     }
@@ -80,7 +83,10 @@ impl Cluster for ClusterApi {
         let snapshot = created.map_err(self.refuse())?;
         // Whatever became of it since: this is the answer to who asks for it.
         let status = ClusterStatus::Provisioning.into();
-        let item = ClusterItem { status, ..self.item(&snapshot) };
+        let mut item = ClusterItem { status, ..self.item(&snapshot) };
+        if let Some(warning) = validate::warning(&snapshot.cluster.control_plane) {
+            item.status_message.push_str(&format!(" Warning: {warning}."));
+        }
         Ok(Response::new(CreateClusterReply { ok: true, cluster: Some(item) }))
     }
 
@@ -148,11 +154,10 @@ impl Cluster for ClusterApi {
         _: Request<GetVersionMsg>,
     ) -> Result<Response<GetVersionReply>, Status> {
         let build = selvage_kit::build::build();
-        let tree = if build.sha.is_empty() { "unknown" } else { "clean" };
         let version = VersionInformation {
             git_version: build.tag,
             git_commit: build.sha,
-            git_tree_state: tree.into(),
+            git_tree_state: selvage_kit::build::tree_state().into(),
             build_date: build.built,
             go_version: build.go_version,
             compiler: "rustc".into(),

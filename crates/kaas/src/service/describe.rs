@@ -22,18 +22,28 @@ pub(super) fn in_order(snapshot: &Snapshot) -> Vec<&Machine> {
     machines
 }
 
+/// State of the node, as kubectl words it; the phase of a machine whose node is being
+/// changed.
+fn node_state(machine: &Machine) -> String {
+    let state = match machine.phase() {
+        Phase::NotReady if machine.node.unknown => "Unknown",
+        phase => phase.name(),
+    };
+    match machine.cordoned || machine.node.unschedulable {
+        true => format!("{state},SchedulingDisabled"),
+        false => state.to_owned(),
+    }
+}
+
 /// One machine as `GetClusterNodesStatus` shows it.
 pub(super) fn node_status(machine: &Machine, compat: Compat) -> MachineStatus {
-    let phase = machine.phase();
-    let status = match (compat, phase) {
-        (Compat::ImsKaas, phase) => Compat::phase(phase).to_owned(),
-        (_, Phase::Ready) => "Ready".to_owned(),
-        (_, Phase::NotReady) => "NotReady".to_owned(),
-        (_, phase) if machine.cordoned => format!("SchedulingDisabled,{}", phase.name()),
-        (_, phase) => phase.name().to_owned(),
+    let status = match compat {
+        Compat::ImsKaas => Compat::phase(machine.phase()).to_owned(),
+        Compat::Precise => node_state(machine),
     };
-    let running = &machine.running.kubelet;
-    let version = if running.is_empty() { &machine.wanted.kubelet } else { running };
+    let versions = [&machine.node.kubelet, &machine.running.kubelet];
+    let told = versions.into_iter().find(|version| !version.is_empty());
+    let version = told.unwrap_or(&machine.wanted.kubelet);
     let id = match machine.provider_id.as_str() {
         "" => NO_MACHINE_YET,
         id => id,
@@ -152,6 +162,7 @@ fn machine(machine: &Machine) -> wire::Machine {
         hostname: machine.hostname.clone(),
         address: machine.address.clone(),
         operation: machine.operation.clone(),
+        provider_state: machine.provider_state.clone(),
     }
 }
 

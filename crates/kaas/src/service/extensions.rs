@@ -2,28 +2,25 @@
 
 use std::pin::Pin;
 
-use selvage_api::{
-    cnct::kaas::api::{ControlPlaneMachineSpec, CreateClusterMsg, MachineSpec},
-    selvage::clusters::{
-        AbortUpgradeRequest, AbortUpgradeResponse, BackupClusterRequest, BackupClusterResponse,
-        DeleteBackupRequest, DeleteBackupResponse, GetClusterRequest, GetClusterResponse,
-        HibernateClusterRequest, HibernateClusterResponse, ListBackupsRequest, ListBackupsResponse,
-        ListEventsRequest, ListEventsResponse, ListQuarantinedMachinesRequest,
-        ListQuarantinedMachinesResponse, ListVersionsRequest, ListVersionsResponse,
-        PauseClusterRequest, PauseClusterResponse, PlanClusterRequest, PlanClusterResponse,
-        ReleaseQuarantinedMachineRequest, ReleaseQuarantinedMachineResponse, RestoreClusterRequest,
-        RestoreClusterResponse, ResumeClusterRequest, ResumeClusterResponse,
-        RotateCertificatesRequest, RotateCertificatesResponse, Version, WakeClusterRequest,
-        WakeClusterResponse, WatchClusterRequest, WatchClusterResponse,
-        cluster_service_server::{ClusterService, ClusterServiceServer},
-    },
+use selvage_api::selvage::clusters::{
+    AbortUpgradeRequest, AbortUpgradeResponse, BackupClusterRequest, BackupClusterResponse,
+    DeleteBackupRequest, DeleteBackupResponse, GetClusterRequest, GetClusterResponse,
+    HibernateClusterRequest, HibernateClusterResponse, ListBackupsRequest, ListBackupsResponse,
+    ListEventsRequest, ListEventsResponse, ListQuarantinedMachinesRequest,
+    ListQuarantinedMachinesResponse, ListVersionsRequest, ListVersionsResponse,
+    PauseClusterRequest, PauseClusterResponse, PlanClusterRequest, PlanClusterResponse,
+    ReleaseQuarantinedMachineRequest, ReleaseQuarantinedMachineResponse, RestoreClusterRequest,
+    RestoreClusterResponse, ResumeClusterRequest, ResumeClusterResponse, RotateCertificatesRequest,
+    RotateCertificatesResponse, Version, WakeClusterRequest, WakeClusterResponse,
+    WatchClusterRequest, WatchClusterResponse,
+    cluster_service_server::{ClusterService, ClusterServiceServer},
 };
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{caller, describe};
+use super::{caller, describe, origin};
 use crate::{Caller, Error, Manager, plan::Snapshot};
 
 /// Changes that wait for a slow reader.
@@ -54,26 +51,6 @@ impl Clusters {
 
     fn shown(&self, snapshot: &Snapshot) -> selvage_api::selvage::clusters::Cluster {
         describe::cluster(&self.manager, snapshot)
-    }
-}
-
-/// A request for a cluster that a plan is about.
-fn as_created(request: &PlanClusterRequest) -> CreateClusterMsg {
-    let pools = request.pools.iter().map(|pool| MachineSpec {
-        name: pool.name.clone(),
-        instance_type: pool.instance_type.clone(),
-        count: pool.count,
-        ..MachineSpec::default()
-    });
-    CreateClusterMsg {
-        name: request.name.clone(),
-        k8s_version: request.version.clone(),
-        control_plane_nodes: Some(ControlPlaneMachineSpec {
-            count: request.control_plane_count,
-            instance_type: crate::validate::STANDARD.into(),
-            ..ControlPlaneMachineSpec::default()
-        }),
-        worker_node_pools: pools.collect(),
     }
 }
 
@@ -123,15 +100,8 @@ impl ClusterService for Clusters {
         &self,
         request: Request<PlanClusterRequest>,
     ) -> Result<Response<PlanClusterResponse>, Status> {
-        let caller = caller(&request);
-        let request = request.into_inner();
-        let actions = match self.manager.snapshot(&request.name) {
-            Some(known) => {
-                caller.check_sees(&known.cluster)?;
-                self.manager.plan_change(known, &request)?
-            }
-            None => self.manager.plan_new(&as_created(&request))?,
-        };
+        let (caller, origin) = (caller(&request), origin(&request));
+        let actions = self.manager.plan(&caller, &origin, request.get_ref()).await?;
         let steps = actions.iter().map(ToString::to_string).collect();
         Ok(Response::new(PlanClusterResponse { steps }))
     }

@@ -245,7 +245,7 @@ impl Provider for Fakes {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { in_place: true, simulated: true, disposable: false, problem: None }
+        Capabilities { disposable: false, problem: None }
     }
 
     async fn offers(&self, _: &str) -> Result<Vec<Offer>, provider::Error> {

@@ -33,12 +33,22 @@ pub(crate) struct Lab {
     pub(crate) folder: tempfile::TempDir,
 }
 
+/// File of the versions on offer, in the folder of a lab.
+const CATALOGUE: &str = "catalogue.toml";
 /// More rounds than anything here needs.
 const ROUNDS: usize = 500;
 
 impl Lab {
     pub(crate) async fn new() -> Self {
+        Self::with_step(1).await
+    }
+
+    /// One whose upgrades go so many minors forward.
+    pub(crate) async fn with_step(step: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let text = include_str!("../../catalogue.toml");
+        let text = text.replace("step = 1", &format!("step = {step}"));
+        std::fs::write(folder.path().join(CATALOGUE), text).unwrap();
         let (sim, clock) = (Sim::default(), ManualClock::new(1_790_000_000_000));
         let store = open(folder.path().join("store.redb")).await;
         let manager = manager(&store, &sim, &clock, folder.path()).await;
@@ -50,7 +60,7 @@ impl Lab {
         let folder = tempfile::tempdir().unwrap();
         let (sim, clock) = (Sim::default(), self.clock.clone());
         let store = open(folder.path().join("store.redb")).await;
-        let own = (vault(self.folder.path()), 9);
+        let own = (vault(self.folder.path()), Catalogue::load(None).unwrap(), 9);
         let manager = manager_of(&store, &sim, &clock, own, Settings::default()).await;
         Self { sim, manager, clock, store, folder }
     }
@@ -198,7 +208,8 @@ pub(crate) async fn manager_with(
     folder: &Path,
     settings: Settings,
 ) -> Manager {
-    manager_of(store, sim, clock, (vault(folder), 7), settings).await
+    let catalogue = Catalogue::load(Some(&folder.join(CATALOGUE))).unwrap();
+    manager_of(store, sim, clock, (vault(folder), catalogue, 7), settings).await
 }
 
 /// A manager whose machines are of this host, and what it runs is not.
@@ -220,12 +231,12 @@ pub(crate) async fn manager_of_host(lab: &Lab, trusted: &[&str]) -> Manager {
     Manager::open(Arc::clone(&lab.store), Settings::default(), dependencies).await.unwrap()
 }
 
-/// The same with a repository of backups and a key that seals.
+/// The same with a repository of backups, versions on offer and a key that seals.
 async fn manager_of(
     store: &SharedStore,
     sim: &Sim,
     clock: &ManualClock,
-    (vault, key): (Vault, u8),
+    (vault, catalogue, key): (Vault, Catalogue, u8),
     settings: Settings,
 ) -> Manager {
     let seal = Seal::new(&[key; 32], "test").unwrap();
@@ -233,7 +244,7 @@ async fn manager_of(
     let dependencies = Dependencies {
         provider: Arc::new(sim.clone()),
         driver: Arc::new(sim.clone()),
-        catalogue: Catalogue::load(None).unwrap(),
+        catalogue,
         keyring,
         clock: Arc::new(clock.clone()),
         vault: Arc::new(vault),

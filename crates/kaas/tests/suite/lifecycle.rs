@@ -1,13 +1,19 @@
 //! Clusters from their request to their end.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use selvage_api::cnct::kaas::api::{DeleteNodePoolMsg, ScaleNodePoolMsg, ScaleNodePoolSpec};
-use selvage_kaas::{
-    Caller, Error, Origin, Settings, provider::sim::Fault, record::Phase, validate::Limits,
+use selvage_api::cnct::kaas::api::{
+    AddNodePoolMsg, DeleteNodePoolMsg, ScaleNodePoolMsg, ScaleNodePoolSpec,
 };
+use selvage_kaas::{
+    Caller, Error, Origin, Settings,
+    provider::sim::Fault,
+    record::{Cluster, Phase},
+    validate::Limits,
+};
+use selvage_store::Table;
 
-use super::lab::{Lab, admin, developer, manager_of_host, manager_with, request};
+use super::lab::{Lab, admin, developer, manager_of_host, manager_with, request, spec};
 
 #[tokio::test]
 async fn a_cluster_comes_up_scales_and_goes() {
@@ -255,6 +261,164 @@ async fn a_paused_cluster_stays_as_it_is_until_it_is_resumed() {
     lab.manager.pause(&admin(), "demo", false).await.unwrap();
     lab.settle("demo").await;
     assert_eq!(lab.sim.owned(), 4);
+}
+
+/// What the newest of the control planes wrote an older one may not read.
+#[tokio::test]
+async fn an_upgrade_that_is_paused_halfway_goes_nowhere_else() {
+    let lab = Lab::new().await;
+    lab.running("demo", 3, &[("a", 1)]).await;
+    lab.upgrade("demo", "1.36.4").await.unwrap();
+    // The snapshot, and the first control plane; the second one is not reached.
+    lab.sim.fault(4, Fault::Refuse);
+    lab.manager.reconcile("demo").await.unwrap();
+    let versions = || {
+        let machines = lab.manager.find("demo").unwrap().machines;
+        let planes = machines.into_iter().filter(|machine| machine.is_control_plane());
+        planes.map(|machine| machine.running.control_plane).collect::<Vec<_>>()
+    };
+    assert!(versions().contains(&"1.36.4".to_owned()) && versions().contains(&"1.35.8".to_owned()));
+    lab.manager.pause(&admin(), "demo", true).await.unwrap();
+    assert_eq!(lab.status("demo"), "RECONCILING");
+    for version in ["1.35.8", "1.37.1"] {
+        let origin = Origin { force: true, ..Origin::default() };
+        let refused = lab.manager.upgrade(&admin(), &origin, "demo", version).await.unwrap_err();
+        assert!(refused.to_string().contains("is RECONCILING"), "{refused}");
+    }
+    // Whatever the conditions say.
+    let clusters: std::sync::Arc<Table<Cluster>> = Table::open(lab.store.clone()).await.unwrap();
+    let forget = |cluster: &mut Cluster| {
+        cluster.conditions.retain(|condition| condition.kind == "Provisioned");
+        Ok::<_, selvage_store::Error>(())
+    };
+    clusters.update("demo", forget).await.unwrap();
+    while lab.status("demo") != "RUNNING" {
+        tokio::task::yield_now().await;
+    }
+    let refused = lab.upgrade("demo", "1.35.8").await.unwrap_err();
+    assert!(refused.to_string().contains("is on its way to 1.36.4"), "{refused}");
+    lab.manager.pause(&admin(), "demo", false).await.unwrap();
+    lab.settle("demo").await;
+    assert_eq!(versions(), ["1.36.4"; 3]);
+    assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
+}
+
+#[tokio::test]
+async fn an_upgrade_of_two_minors_goes_through_the_one_in_between() {
+    let lab = Lab::with_step(2).await;
+    lab.running("demo", 3, &[("a", 2)]).await;
+    let versions = lab.manager.upgrades(&lab.manager.find("demo").unwrap());
+    let versions: Vec<String> = versions.iter().map(ToString::to_string).collect();
+    assert_eq!(versions, ["1.36.4", "1.37.1"]);
+    lab.upgrade("demo", "1.37.1").await.unwrap();
+    lab.settle("demo").await;
+    let snapshot = lab.manager.find("demo").unwrap();
+    assert!(snapshot.machines.iter().all(|machine| machine.running.kubelet == "1.37.1"));
+    assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
+    // One before each of the two.
+    let backups = lab.manager.backups(&admin(), "demo");
+    let taken = backups.iter().map(|b| (b.version.as_str(), b.reason.as_str()));
+    let taken: BTreeSet<_> = taken.collect();
+    let (first, second) = ("before the upgrade to 1.36.4", "before the upgrade to 1.37.1");
+    assert_eq!(taken, BTreeSet::from([("1.35.8", first), ("1.36.4", second)]));
+    // Nodes went to the last one at once.
+    let worker = snapshot.machines.iter().find(|machine| machine.pool == "a").unwrap();
+    let upgraded = worker.history.iter().filter(|change| change.phase() == Phase::Upgrading);
+    assert_eq!(upgraded.count(), 1, "{:#?}", worker.history);
+}
+
+#[tokio::test]
+async fn an_upgrade_of_two_minors_waits_between_them_for_what_stands_in_its_way() {
+    for force in [false, true] {
+        let lab = Lab::with_step(2).await;
+        lab.running("demo", 1, &[("a", 1)]).await;
+        let origin = Origin { force, ..Origin::default() };
+        lab.manager.upgrade(&admin(), &origin, "demo", "1.37.1").await.unwrap();
+        let machines = lab.manager.find("demo").unwrap().machines;
+        let node = machines.into_iter().find(|machine| machine.pool == "a").unwrap().name;
+        lab.sim.change_node("demo", &node, true, 1, false);
+        lab.manager.reconcile("demo").await.unwrap();
+        let waits = lab.manager.find("demo").unwrap();
+        let plane = waits.machines.iter().find(|machine| machine.is_control_plane()).unwrap();
+        if force {
+            assert_eq!(plane.running.control_plane, "1.37.1");
+            continue;
+        }
+        assert_eq!(plane.running.control_plane, "1.36.4");
+        let message = lab.manager.message(&waits);
+        let why = format!("cannot be upgraded to 1.37.1 now: 1 pods of {node} may not go");
+        assert!(message.contains(&why), "{message}");
+        lab.sim.change_node("demo", &node, true, 0, false);
+        lab.settle("demo").await;
+        assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_of_two_minors_can_end_in_between() {
+    let lab = Lab::with_step(2).await;
+    lab.running("demo", 1, &[("a", 1)]).await;
+    lab.upgrade("demo", "1.37.1").await.unwrap();
+    let machines = lab.manager.find("demo").unwrap().machines;
+    let node = machines.into_iter().find(|machine| machine.pool == "a").unwrap().name;
+    lab.sim.change_node("demo", &node, true, 1, false);
+    lab.manager.reconcile("demo").await.unwrap();
+    let ended = lab.manager.abort_upgrade(&admin(), "demo").await.unwrap();
+    assert_eq!(ended.cluster.version, "1.36.4");
+    lab.sim.change_node("demo", &node, true, 0, false);
+    lab.settle("demo").await;
+    let machines = lab.manager.find("demo").unwrap().machines;
+    assert!(machines.iter().all(|machine| machine.running.kubelet == "1.36.4"));
+    assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
+}
+
+#[tokio::test]
+async fn a_restored_cluster_has_a_name_that_its_owner_may_give() {
+    let lab = Lab::new().await;
+    let acme = developer("acme");
+    let asked = request("demo", "", 1, &[]);
+    lab.manager.create(&acme, &Origin::default(), &asked).await.unwrap();
+    lab.settle("demo").await;
+    let backup = lab.manager.backup(&acme, "demo").await.unwrap();
+    let cloudlet = selvage_kit::identity::Machine::parse("cloudlet/tmus/west").unwrap();
+    for name in [format!("{}x", cloudlet.cluster_prefix()), "slv-x".to_owned()] {
+        for caller in [&acme, &admin()] {
+            let refused = lab.manager.restore(caller, &backup.id, &name).await.unwrap_err();
+            assert!(refused.to_string().contains("are for clusters of cloudlets"), "{refused}");
+        }
+    }
+    lab.manager.restore(&acme, &backup.id, "copy").await.unwrap();
+}
+
+#[tokio::test]
+async fn of_two_requests_at_once_that_are_too_much_together_one_is_refused() {
+    let mut lab = Lab::new().await;
+    let limits = Limits { organisation: 3, ..Limits::default() };
+    let settings = Settings { limits, ..Settings::default() };
+    lab.manager = manager_with(&lab.store, &lab.sim, &lab.clock, lab.folder.path(), settings).await;
+    let (acme, manager) = (developer("acme"), &lab.manager);
+    let create = async |name: &str| {
+        let asked = request(name, "", 1, &[("a", 1)]);
+        manager.create(&acme, &Origin::default(), &asked).await
+    };
+    let (one, two) = tokio::join!(create("one"), create("two"));
+    assert!(one.is_ok() != two.is_ok(), "{one:?} {two:?}");
+    let refused = one.as_ref().err().or(two.as_ref().err()).unwrap();
+    assert_eq!(refused.to_string(), "organisation acme may have 3 machines and asks for 4");
+    let name = if one.is_ok() { "one" } else { "two" };
+    // One more can be had, by the pool that is there or by another.
+    let add = async || {
+        let worker_node_pools = vec![spec("b", 1)];
+        let asked = AddNodePoolMsg { cluster_name: name.into(), worker_node_pools };
+        manager.add_pools(&acme, &asked).await
+    };
+    let scale = async || {
+        let node_pools = vec![ScaleNodePoolSpec { name: "a".into(), count: 2 }];
+        let asked = ScaleNodePoolMsg { cluster_name: name.into(), node_pools };
+        manager.scale(&acme, &asked).await
+    };
+    let (added, scaled) = tokio::join!(add(), scale());
+    assert!(added.is_ok() != scaled.is_ok(), "{added:?} {scaled:?}");
 }
 
 #[tokio::test]

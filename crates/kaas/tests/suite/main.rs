@@ -12,5 +12,6 @@ mod lab;
 mod lifecycle;
 mod maas;
 mod model;
+mod preview;
 mod ssh;
 mod wire;

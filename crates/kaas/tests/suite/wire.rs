@@ -3,10 +3,11 @@
 use selvage_api::cnct::kaas::api::{
     ClusterStatus, CreateClusterMsg, DeleteClusterMsg, GetClusterListMsg, GetClusterMsg,
     GetClusterNodesStatusMsg, GetUpgradeClusterInformationMsg, GetVersionMsg, ScaleNodePoolMsg,
-    UpgradeClusterMsg, cluster_server::Cluster,
+    UpgradeClusterMsg, cluster_server::Cluster, get_cluster_nodes_status_reply::MachineStatus,
 };
 use selvage_kaas::{
     ClusterApi, Compat,
+    provider::sim::Fault,
     record::{Pool, pool_key},
 };
 use selvage_kit::identity::{Grant, Identity, Kind, Role};
@@ -63,9 +64,12 @@ async fn a_kubeconfig_comes_after_the_api_answered_and_to_owners_alone() {
     assert_eq!(ready.kubeconfig, again.kubeconfig);
     let others = get(Role::Developer, "other").await.unwrap_err();
     assert_eq!(others.code(), Code::NotFound);
-    let operator = get(Role::Operator, "tmus").await.unwrap_err();
-    assert_eq!(operator.code(), Code::PermissionDenied);
-    assert!(get(Role::Admin, "").await.is_ok());
+    for (role, organisation) in [(Role::Operator, "tmus"), (Role::Viewer, "")] {
+        let looks = get(role, organisation).await.unwrap().into_inner().cluster.unwrap();
+        assert_eq!((looks.status(), looks.kubeconfig.as_str()), (ClusterStatus::Running, ""));
+    }
+    let admin = get(Role::Admin, "").await.unwrap().into_inner().cluster.unwrap();
+    assert!(admin.kubeconfig.contains("client-key-data"));
 }
 
 #[tokio::test]
@@ -133,6 +137,59 @@ async fn nodes_are_listed_with_the_control_plane_first() {
     assert_eq!((first.k8s_node_status.as_str(), first.k8s_version.as_str()), ("Ready", "1.35.8"));
     assert_eq!(first.maas_node_status, "Deployed");
     assert!(first.maas_system_id.starts_with("sim-") && first.maas_ip_addr.starts_with("198.51."));
+}
+
+async fn first_node(api: &ClusterApi) -> MachineStatus {
+    let asked = GetClusterNodesStatusMsg { cluster_name: "demo".into() };
+    let nodes = api.get_cluster_nodes_status(as_admin(asked)).await.unwrap().into_inner();
+    nodes.machines[0].clone()
+}
+
+#[tokio::test]
+async fn a_machine_shows_what_its_provider_says_of_it_all_the_way() {
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    lab.sim.slow_down(true);
+    lab.create("demo", "1.35.8", 1, &[]).await.unwrap();
+    lab.manager.reconcile("demo").await.unwrap();
+    let node = first_node(&api).await;
+    let shown = (node.k8s_node_status.as_str(), node.maas_node_status.as_str());
+    assert_eq!(shown, ("Allocated", "Deploying"));
+    // It fails, and cannot be given back at once.
+    lab.sim.break_machine(&node.maas_system_id, true);
+    lab.sim.fault(2, Fault::Refuse);
+    lab.clock.advance(std::time::Duration::from_secs(1));
+    lab.manager.reconcile("demo").await.unwrap();
+    let failed = first_node(&api).await;
+    assert_eq!(failed.maas_system_id, node.maas_system_id);
+    let shown = (failed.k8s_node_status.as_str(), failed.maas_node_status.as_str());
+    assert_eq!(shown, ("Releasing", "Failed deployment"));
+}
+
+#[tokio::test]
+async fn a_node_is_shown_as_the_api_shows_it() {
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    lab.running("demo", 1, &[]).await;
+    let name = lab.manager.find("demo").unwrap().machines[0].name.clone();
+    let state = async || {
+        lab.manager.check_soon("demo");
+        lab.manager.reconcile("demo").await.unwrap();
+        let node = first_node(&api).await;
+        (node.k8s_node_status, node.k8s_version)
+    };
+    let shown = |state: &str, version: &str| (state.to_owned(), version.to_owned());
+    assert_eq!(state().await, shown("Ready", "1.35.8"));
+    lab.sim.cordon_by_hand("demo", &name, true);
+    assert_eq!(state().await, shown("Ready,SchedulingDisabled", "1.35.8"));
+    lab.sim.cordon_by_hand("demo", &name, false);
+    assert_eq!(state().await, shown("Ready", "1.35.8"));
+    lab.sim.replace_kubelet("demo", &name, "1.35.7");
+    assert_eq!(state().await, shown("Ready", "1.35.7"));
+    lab.sim.change_node("demo", &name, false, 0, false);
+    assert_eq!(state().await, shown("NotReady", "1.35.7"));
+    lab.sim.lose("demo", &name);
+    assert_eq!(state().await, shown("Unknown", "1.35.7"));
 }
 
 #[tokio::test]
@@ -211,6 +268,22 @@ async fn the_version_says_how_this_was_built() {
     let version = version.into_inner().version_information.unwrap();
     assert!(version.git_version.starts_with('v') && !version.git_tree_state.is_empty());
     assert!(version.go_version.starts_with("rustc 1.") && version.compiler == "rustc");
+}
+
+#[tokio::test]
+async fn seven_control_planes_are_made_with_a_warning() {
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    let create = async |name: &str, count: i32| {
+        let made = api.create_cluster(as_admin(request(name, "", count, &[]))).await;
+        made.unwrap().into_inner().cluster.unwrap().status_message
+    };
+    let seven = create("large", 7).await;
+    assert!(seven.contains("Warning: 7 control planes make each write wait for 4"), "{seven}");
+    let events = lab.manager.find("large").unwrap().cluster.events;
+    assert!(events.iter().any(|event| event.message.starts_with("warning: 7 control")));
+    let five = create("small", 5).await;
+    assert!(!five.contains("arning"), "{five}");
 }
 
 #[tokio::test]

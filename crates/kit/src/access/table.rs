@@ -218,8 +218,8 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
         "cnct.kaas.api.Cluster",
         &[
             ("CreateCluster", Write, CLUSTER_OWNERS_AND_CRMS),
-            // The reply carries a kubeconfig.
-            ("GetCluster", ReadSecret, CLUSTER_OWNERS_AND_CRMS),
+            // The reply carries a kubeconfig for owners alone.
+            ("GetCluster", Read, CLUSTER_READERS_AND_CRMS),
             ("DeleteCluster", Write, CLUSTER_OWNERS_AND_CRMS),
             ("GetClusterList", Read, CLUSTER_READERS_AND_CRMS),
             ("GetClusterNodesStatus", Read, CLUSTER_READERS),

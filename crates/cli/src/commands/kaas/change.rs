@@ -11,7 +11,7 @@ use selvage_api::{
     },
     selvage::clusters::{AbortUpgradeRequest, PlanClusterRequest, PlannedPool},
 };
-use tonic::metadata::MetadataValue;
+use tonic::metadata::{Ascii, MetadataValue};
 
 use super::{
     FORCE, ORGANISATION,
@@ -22,7 +22,8 @@ use crate::{Error, body, client::Client, edge::file, session::Session};
 
 pub(super) async fn create(args: Create, session: &mut Session<'_>) -> Result<(), Error> {
     let how = args.how;
-    let organisation = args.organisation.clone();
+    let organisation = MetadataValue::try_from(&args.organisation)
+        .map_err(|_| Error::invalid("--organisation holds characters no name has"))?;
     let request = match &args.file {
         Some(path) => from_file(path, args.name.as_deref(), session)?,
         None => from_flags(args),
@@ -30,22 +31,9 @@ pub(super) async fn create(args: Create, session: &mut Session<'_>) -> Result<()
     let name = request.name.clone();
     let client = session.client().await?;
     if how.dry_run {
-        let count = request.control_plane_nodes.as_ref().map_or(0, |nodes| nodes.count);
-        let pools = request.worker_node_pools.iter().map(|pool| PlannedPool {
-            name: pool.name.clone(),
-            instance_type: pool.instance_type.clone(),
-            count: pool.count,
-        });
-        let plan = PlanClusterRequest {
-            version: request.k8s_version.clone(),
-            control_plane_count: count,
-            pools: pools.collect(),
-            ..plan_of(&name)
-        };
-        return print_plan(&client, plan, session).await;
+        let plan = plan_of_new(&request);
+        return print_plan(&client, plan, (ORGANISATION, organisation), session).await;
     }
-    let organisation = MetadataValue::try_from(&organisation)
-        .map_err(|_| Error::invalid("--organisation holds characters no name has"))?;
     ask(&client, request, async |mut client, mut request| {
         if !organisation.is_empty() {
             request.metadata_mut().insert(ORGANISATION, organisation);
@@ -102,10 +90,11 @@ pub(super) async fn pool(command: Pool, session: &mut Session<'_>) -> Result<(),
     let client = session.client().await?;
     let (cluster, how) = match command {
         Pool::Add(args) => {
-            let pools = vec![planned(&args.pool)];
+            let labels = args.labels.iter().cloned().collect();
+            let pools = vec![PlannedPool { labels, ..planned(&args.pool) }];
             if args.how.dry_run {
                 let plan = PlanClusterRequest { pools, ..plan_of(&args.cluster) };
-                return print_plan(&client, plan, session).await;
+                return print_plan(&client, plan, no_header(), session).await;
             }
             let request = AddNodePoolMsg {
                 cluster_name: args.cluster.clone(),
@@ -119,7 +108,7 @@ pub(super) async fn pool(command: Pool, session: &mut Session<'_>) -> Result<(),
             if args.how.dry_run {
                 let plan =
                     PlanClusterRequest { delete_pools: args.pools, ..plan_of(&args.cluster) };
-                return print_plan(&client, plan, session).await;
+                return print_plan(&client, plan, no_header(), session).await;
             }
             let request = DeleteNodePoolMsg {
                 cluster_name: args.cluster.clone(),
@@ -140,7 +129,7 @@ pub(super) async fn scale(args: Scale, session: &mut Session<'_>) -> Result<(), 
     if args.how.dry_run {
         let pools = args.pools.iter().map(planned).collect();
         let plan = PlanClusterRequest { pools, ..plan_of(&args.cluster) };
-        return print_plan(&client, plan, session).await;
+        return print_plan(&client, plan, no_header(), session).await;
     }
     let sizes = args.pools.into_iter();
     let sizes = sizes.map(|pool| ScaleNodePoolSpec { name: pool.name, count: pool.count });
@@ -179,7 +168,8 @@ pub(super) async fn upgrade(args: Upgrade, session: &mut Session<'_>) -> Result<
     };
     if args.how.dry_run {
         let plan = PlanClusterRequest { version, ..plan_of(&args.name) };
-        return print_plan(&client, plan, session).await;
+        let force = MetadataValue::from_static(if args.force { "true" } else { "" });
+        return print_plan(&client, plan, (FORCE, force), session).await;
     }
     let request = UpgradeClusterMsg { name: args.name.clone(), version };
     let force = args.force;
@@ -198,7 +188,7 @@ pub(super) async fn delete(args: Delete, session: &mut Session<'_>) -> Result<()
     let client = session.client().await?;
     if args.how.dry_run {
         let plan = PlanClusterRequest { delete: true, ..plan_of(name) };
-        return print_plan(&client, plan, session).await;
+        return print_plan(&client, plan, no_header(), session).await;
     }
     let question = format!("Delete cluster {name} with everything in it?");
     if !args.yes && !session.confirm(&question, "say --yes to mean it")? {
@@ -225,16 +215,51 @@ fn planned(pool: &PoolSize) -> PlannedPool {
         name: pool.name.clone(),
         instance_type: pool.instance_type.clone(),
         count: pool.count,
+        ..PlannedPool::default()
     }
+}
+
+fn plan_of_new(request: &CreateClusterMsg) -> PlanClusterRequest {
+    // What a request gets that says nothing about it.
+    let standard =
+        || ControlPlaneMachineSpec { instance_type: "standard".into(), ..Default::default() };
+    let control_plane = request.control_plane_nodes.clone().unwrap_or_else(standard);
+    let labels = |labels: &[KubernetesLabel]| {
+        labels.iter().map(|label| (label.name.clone(), label.value.clone())).collect()
+    };
+    let pools = request.worker_node_pools.iter().map(|pool| PlannedPool {
+        name: pool.name.clone(),
+        instance_type: pool.instance_type.clone(),
+        count: pool.count,
+        labels: labels(&pool.labels),
+    });
+    PlanClusterRequest {
+        version: request.k8s_version.clone(),
+        control_plane_count: control_plane.count,
+        control_plane_instance_type: control_plane.instance_type,
+        control_plane_labels: labels(&control_plane.labels),
+        pools: pools.collect(),
+        ..plan_of(&request.name)
+    }
+}
+
+/// Header of a call with nothing in it, which is not sent.
+fn no_header() -> (&'static str, MetadataValue<Ascii>) {
+    (FORCE, MetadataValue::from_static(""))
 }
 
 async fn print_plan(
     client: &Client,
     request: PlanClusterRequest,
+    (header, value): (&'static str, MetadataValue<Ascii>),
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    let reply =
-        beyond(client, request, async |mut client, request| client.plan_cluster(request).await);
+    let reply = beyond(client, request, async |mut client, mut request| {
+        if !value.is_empty() {
+            request.metadata_mut().insert(header, value);
+        }
+        client.plan_cluster(request).await
+    });
     let steps = reply.await?.steps;
     if steps.is_empty() {
         return session.io.say("Nothing would be done.");

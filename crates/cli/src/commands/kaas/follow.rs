@@ -61,6 +61,14 @@ async fn follow(client: &Client, name: &str, session: &mut Session<'_>) -> Resul
         match cluster.status.as_str() {
             "RUNNING" => return narrator.clear(session.io),
             "DEGRADED" if cluster.hibernated => return narrator.clear(session.io),
+            "RECONCILING" if cluster.paused => {
+                narrator.clear(session.io)?;
+                return Err(Error::Status {
+                    code: Code::FailedPrecondition,
+                    message: format!("{name} waits. {}", cluster.status_message),
+                    hints: vec![format!("`selvage kaas resume {name}` lets it go on")],
+                });
+            }
             "ERROR" | "DEGRADED" => {
                 narrator.clear(session.io)?;
                 let (status, message) = (cluster.status, cluster.status_message);

@@ -9,7 +9,9 @@ mod kubectl;
 mod show;
 
 use selvage_api::{
-    cnct::kaas::api::{GetClusterMsg, cluster_client::ClusterClient},
+    cnct::kaas::api::{
+        ClusterDetailItem, ClusterStatus, GetClusterMsg, cluster_client::ClusterClient,
+    },
     selvage::clusters::{
         PauseClusterRequest, ResumeClusterRequest, cluster_service_client::ClusterServiceClient,
     },
@@ -76,13 +78,26 @@ where
     client.call(request, |channel, request| call(ClusterServiceClient::new(channel), request)).await
 }
 
-/// A kubeconfig of the cluster, or why there is none yet.
+/// Returns whether the API of a cluster has answered, so that its owners get a kubeconfig.
+fn answers(cluster: &ClusterDetailItem) -> bool {
+    use ClusterStatus::{Degraded, Reconciling, Running};
+    matches!(cluster.status(), Running | Reconciling | Degraded)
+}
+
+/// A kubeconfig of the cluster, or why there is none.
 async fn kubeconfig_of(client: &Client, name: &str) -> Result<String, Error> {
     let request = GetClusterMsg { name: name.to_owned() };
     let reply = ask(client, request, async |mut client, request| client.get_cluster(request).await);
     let cluster = reply.await?.cluster.unwrap_or_default();
     if cluster.kubeconfig.is_empty() {
-        let (status, message) = (cluster.status().as_str_name(), cluster.status_message);
+        let (status, message) = (cluster.status().as_str_name(), &cluster.status_message);
+        if answers(&cluster) {
+            return Err(Error::Status {
+                code: selvage_api::Code::PermissionDenied,
+                message: format!("cluster {name:?} is {status}, and you may only look at it"),
+                hints: vec!["a developer of its organisation or an administrator gets one".into()],
+            });
+        }
         return Err(Error::Status {
             code: selvage_api::Code::FailedPrecondition,
             message: format!("cluster {name:?} is {status} and has no API yet. {message}"),

@@ -91,7 +91,15 @@ pub(super) async fn nodes(args: Named, session: &mut Session<'_>) -> Result<(), 
 
 fn nodes_sheet(cluster: &Cluster, now: i64) -> Sheet {
     let mut sheet = Sheet::new(&[
-        "NAME", "POOL", "PHASE", "SINCE", "VERSION", "ADDRESS", "+MACHINE", "MESSAGE",
+        "NAME",
+        "POOL",
+        "PHASE",
+        "SINCE",
+        "VERSION",
+        "ADDRESS",
+        "+MACHINE",
+        "+PROVIDER STATE",
+        "MESSAGE",
     ]);
     for machine in &cluster.machines {
         let pool = if machine.pool.is_empty() { "control-plane" } else { &machine.pool };
@@ -104,6 +112,7 @@ fn nodes_sheet(cluster: &Cluster, now: i64) -> Sheet {
             or_none(&machine.version),
             or_none(&machine.address),
             or_none(&machine.provider_id),
+            or_none(&machine.provider_state),
             or_none(&machine.message),
         ]);
     }
@@ -185,6 +194,8 @@ mod tests {
             since: Some(Timestamp { seconds: 40, nanos: 0 }),
             message: "1 pod may not be disrupted now".into(),
             version: "1.36.4".into(),
+            provider_id: "abc123".into(),
+            provider_state: "Deployed".into(),
             ..Machine::default()
         };
         let cluster = Cluster { machines: vec![machine], ..Cluster::default() };
@@ -193,6 +204,13 @@ mod tests {
             "NAME        POOL   PHASE      SINCE   VERSION   ADDRESS   MESSAGE\n\
              web-x7k2p   web    Draining   1m      1.36.4    -         1 pod may not be disrupted \
              now\n"
+        );
+        assert_eq!(
+            nodes_sheet(&cluster, 100).text(crate::Format::Wide),
+            "NAME        POOL   PHASE      SINCE   VERSION   ADDRESS   MACHINE   PROVIDER STATE   \
+             MESSAGE\n\
+             web-x7k2p   web    Draining   1m      1.36.4    -         abc123    Deployed         \
+             1 pod may not be disrupted now\n"
         );
     }
 }

@@ -317,7 +317,7 @@ impl Provider for Maas {
     fn capabilities(&self) -> Capabilities {
         // What is on a machine goes with its next deployment, or at once where
         // disks are erased: its agent need not answer for it to be given back.
-        Capabilities { in_place: true, simulated: false, disposable: true, problem: None }
+        Capabilities { disposable: true, problem: None }
     }
 
     fn exclude(&self, machines: BTreeSet<String>) -> bool {

@@ -260,7 +260,7 @@ impl Provider for Ssh {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { in_place: true, simulated: false, disposable: false, problem: None }
+        Capabilities { disposable: false, problem: None }
     }
 
     fn exclude(&self, machines: BTreeSet<String>) -> bool {

@@ -332,6 +332,7 @@ impl Driver for Pretended {
         let node = |machine: &Machine| Node {
             name: machine.name.clone(),
             ready: true,
+            unknown: false,
             reason: String::new(),
             schedulable: true,
             kubelet_version: machine.running.kubelet.clone(),
