@@ -23,7 +23,7 @@ pub(super) fn describe(shared: &Shared) -> Process {
     let (resident_bytes, cpu_seconds) = used();
     Process {
         version: env!("CARGO_PKG_VERSION").into(),
-        commit: option_env!("SELVAGE_COMMIT").unwrap_or_default().into(),
+        commit: selvage_kit::build::build().sha,
         started_at: Some(stamp(shared.started.0)),
         resident_bytes,
         cpu_seconds,
