@@ -147,7 +147,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) dump_config: bool,
 
-    /// Of `up` alone.
+    /// True for `up --demo`.
     #[arg(skip)]
     pub(crate) demo: bool,
 
@@ -316,7 +316,7 @@ pub(crate) enum DashboardCommand {
 /// Request of the command line of a part.
 #[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
 pub(crate) enum PartTask {
-    /// To run it.
+    /// Command that runs the part.
     Daemon { part: &'static str, serve: Serve, join: Join },
     /// Command of a client of a running part.
     Client(selvage_cli::Command),
@@ -413,7 +413,7 @@ pub(crate) enum Store {
         /// Read what another program's store holds: for edge-cloud the output of
         /// `etcdctl get --prefix`, a line with a key and a line with a value
         #[arg(long, value_name = "PROGRAM")]
-        from: Option<Foreign>,
+        from: Option<ImportSource>,
     },
     /// Look for damage in an embedded store
     Check {
@@ -424,7 +424,7 @@ pub(crate) enum Store {
 
 /// Programs whose stores can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Foreign {
+pub(crate) enum ImportSource {
     EdgeCloud,
 }
 

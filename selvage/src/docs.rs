@@ -60,7 +60,7 @@ fn originals_are_mentioned_in_the_glossary_alone() {
     assert!(wrong.is_empty(), "{wrong:?} say \"the original\"");
 }
 
-/// With this variable the page is written instead of compared.
+/// Variable that makes the test write the page instead of comparing it.
 const UPDATE: &str = "SELVAGE_UPDATE_DOCS";
 
 #[test]

@@ -149,7 +149,7 @@ pub(crate) async fn open(config: &Config, join: &Join, kind: Kind) -> anyhow::Re
     let anchor = anchor(config, &token)?;
     let invitation = Invitation { kind, controller, token: &token, anchor };
     let member = Member::join(&directory, &invitation, clock).await?;
-    tracing::info!(name = member.name(), controller, "joined");
+    tracing::info!(name = member.name(), controller, "this machine has joined the controller");
     Ok(member)
 }
 

@@ -121,7 +121,7 @@ impl Task {
     }
 }
 
-/// Does the work and ends, also when a thread waits for a file that never comes.
+/// Runs the work and exits, even if a thread waits for a file that never comes.
 fn finish(runtime: Runtime, work: impl Future<Output = ExitCode>) -> ExitCode {
     let code = runtime.block_on(work);
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);

@@ -14,7 +14,7 @@ use selvage_store::{
 };
 
 use crate::{
-    args::{Foreign, Serve, Store},
+    args::{ImportSource, Serve, Store},
     config::{Config, StoreKind, load},
     daemon::{fail, store},
 };
@@ -23,7 +23,7 @@ pub(crate) async fn run(command: Store) -> ExitCode {
     let done = match command {
         Store::Export { serve, file } => export(&serve, &file).await,
         Store::Import { serve, file, merge, from: None } => import(&serve, &file, merge).await,
-        Store::Import { serve, file, merge, from: Some(Foreign::EdgeCloud) } => {
+        Store::Import { serve, file, merge, from: Some(ImportSource::EdgeCloud) } => {
             import_edge_cloud(&serve, &file, merge).await
         }
         Store::Check { serve } => check(&serve).await,

@@ -60,7 +60,7 @@ pub(super) enum Base {
     Own,
     /// A controller elsewhere.
     Joined { kind: Kind, join: Box<Join> },
-    /// Nothing: one unix socket, no port.
+    /// No store and no controller: one unix socket, no port.
     Bare,
 }
 
@@ -129,7 +129,7 @@ pub(super) struct Own {
     /// Certificate that this process shows to others.
     issued: Option<Arc<IssuedIdentity>>,
     auth: Auth,
-    /// Of the administrator who was made just now.
+    /// Password of the administrator, if the account was just created.
     first: Option<GeneratedPassword>,
 }
 

@@ -209,7 +209,8 @@ mod tests {
             "dallas-1.attinc.shop.example",
         ];
         assert_eq!(names, expected);
-        // What no certificate can say must not keep a machine from joining.
+        // A name that no certificate can contain must not keep a machine from
+        // joining.
         assert!(names_of_cloudlet("op", "wölk", &zones[..1]).is_empty());
         assert!(names_of_cloudlet("op", "&", &zones[..1]).is_empty());
     }

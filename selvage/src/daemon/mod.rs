@@ -142,7 +142,7 @@ impl Plan {
             tasks.spawn("demonstration", demo::run(self.config.clone(), names));
         }
         if let Some(frugal) = frugal {
-            tasks.spawn("memory", process::stay_small(frugal, tasks.token().clone()));
+            process::stay_small(frugal, &running.reconcilers);
         }
         process::until_stopped(&mut signals, &tasks, &running.foundation).await;
         if let Some(path) = &serve.ready_file {
@@ -187,7 +187,7 @@ impl Plan {
             part.spawn(tasks).await?;
         }
         let ready = foundation.ready(config, &context, sockets).await?;
-        Ok(Running { foundation, ready })
+        Ok(Running { foundation, ready, reconcilers })
     }
 
     fn context(
@@ -232,6 +232,7 @@ impl Plan {
 struct Running {
     foundation: Foundation,
     ready: Ready,
+    reconcilers: Reconcilers,
 }
 
 /// Unix sockets by name.

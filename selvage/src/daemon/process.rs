@@ -4,23 +4,25 @@ use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
 use anyhow::Context as _;
-
+use async_trait::async_trait;
+use selvage_api::Code;
 use selvage_kit::tasks::{SignalEvent, Signals, Tasks};
 use selvage_memory::Frugal;
-use tokio_util::sync::CancellationToken;
+use selvage_work::{Failure, Reconcile, Reconcilers, Schedule, Summary};
 
 use super::base::{Base, Foundation};
 use crate::{args::Serve, config::Config};
 
 /// Time for tasks to end once the listeners have drained.
 const TASKS_TIMEOUT: Duration = Duration::from_secs(3);
-/// By then all has been started,
+/// Time for the start to finish, after which memory is given back first.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
-/// and so often memory that is not used is given back.
+/// Interval of giving unused memory back.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Makes room for a daemon.
@@ -60,15 +62,34 @@ fn raise_file_limit() {
     }
 }
 
-/// Gives back what starting needed, and later what a busy time did.
-pub(super) async fn stay_small(frugal: Frugal, stop: CancellationToken) {
-    let mut wait = SETTLE_TIME;
-    while stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() {
-        if let Err(error) = frugal.give_back() {
-            tracing::debug!(%error, "memory that is not used stays");
-        }
-        wait = GIVE_BACK_INTERVAL;
+/// Gives unused memory back to the system: what the start needed, and later what
+/// a busy time did.
+struct GiveBack {
+    frugal: Frugal,
+    /// True once the start has had time to finish.
+    settled: AtomicBool,
+}
+
+#[async_trait]
+impl Reconcile for GiveBack {
+    fn name(&self) -> &str {
+        "memory"
     }
+
+    async fn run(&self) -> Result<Summary, Failure> {
+        if !self.settled.swap(true, Relaxed) {
+            return Ok(Summary { again: Some(SETTLE_TIME), ..Summary::default() });
+        }
+        let given = self.frugal.give_back();
+        given.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+        Ok(Summary::default())
+    }
+}
+
+/// Keeps the memory of the process small.
+pub(super) fn stay_small(frugal: Frugal, reconcilers: &Reconcilers) {
+    let schedule = Schedule::fixed(GIVE_BACK_INTERVAL, GIVE_BACK_INTERVAL);
+    reconcilers.add(GiveBack { frugal, settled: AtomicBool::new(false) }, schedule);
 }
 
 /// Serves until a signal, or the failure of something that must not fail.
@@ -99,7 +120,7 @@ pub(super) async fn wind_down(
     tokio::select! {
         ended = tasks.shutdown(drain + TASKS_TIMEOUT) => {
             if let Err(stragglers) = ended {
-                tracing::warn!(%stragglers, "cut off");
+                tracing::warn!(%stragglers, "tasks that did not end were cut off");
             }
         }
         SignalEvent::Immediate { exit_code } = signals.next() => {

@@ -54,16 +54,16 @@ impl Ready {
 
 /// Protocol of a listener.
 pub(super) enum ListenerProtocol {
-    /// In plaintext.
+    /// Plaintext.
     Plain,
-    /// Through TLS, trusting this.
+    /// TLS, with this configuration.
     Tls(Arc<rustls::ClientConfig>),
     /// None: that the listener accepts the connection is enough.
     Connect,
 }
 
 impl ListenerProtocol {
-    /// Through TLS, trusting this CA.
+    /// Returns the protocol TLS with this CA.
     pub(super) fn tls(ca_pem: &str) -> anyhow::Result<Self> {
         let mut client = pki::client_config(ca_pem, None)?;
         client.alpn_protocols = vec![b"http/1.1".to_vec()];
