@@ -3,13 +3,15 @@
 use std::error::Error;
 
 /// Returns an error and its causes, from the outside in.
-pub fn causes(error: &(dyn Error + 'static)) -> impl Iterator<Item = &(dyn Error + 'static)> {
+pub fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
 }
 
 /// Returns the innermost cause of an error, which is the error itself if it has
 /// none. Clients of HTTP and gRPC say why a connection failed only there.
-pub fn innermost(error: &(dyn Error + 'static)) -> &(dyn Error + 'static) {
+pub fn innermost<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     causes(error).last().unwrap_or(error)
 }
 
