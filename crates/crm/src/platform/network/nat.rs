@@ -146,6 +146,9 @@ impl Nat {
             let connected = self.networks.connected(&self.bridges).await;
             let moved = connected.is_ok_and(|connected| connected != state.connected);
             if moved || state.unfiltered.is_some() {
+                if let Ok(counted) = filter::forwards(&self.table).await {
+                    state.counted = counted;
+                }
                 self.make(&mut state).await;
             }
         } else if !state.answered && !self.egress.is_open() {
