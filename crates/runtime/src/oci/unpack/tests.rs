@@ -361,7 +361,7 @@ impl SmallDisk {
     }
 
     fn free(&self) -> u64 {
-        let disk = rustix::fs::statvfs(&self.place()).unwrap();
+        let disk = rustix::fs::statvfs(self.place()).unwrap();
         disk.f_bavail * disk.f_frsize
     }
 }
