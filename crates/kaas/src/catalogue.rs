@@ -64,6 +64,20 @@ pub struct Release {
     pub pause: String,
 }
 
+/// Addresses of a project's releases. `{version}`, `{name}` and `{arch}` stand for those of
+/// a program.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseAddress {
+    /// Address of a program, or of the archive that it is in.
+    pub address: String,
+    /// Address of the SHA-256 of that, alone or in a list.
+    pub sha256: String,
+    /// Path of a program in the archive. Empty: there is none.
+    #[serde(default)]
+    pub member: String,
+}
+
 /// Version skew that Kubernetes allows, in minors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,6 +144,10 @@ pub struct Catalogue {
     /// SHA-256 of programs by their path in the folder of programs, as far as
     /// they are named.
     pub sha256: BTreeMap<String, String>,
+    /// Addresses of releases by the folder that their programs are in.
+    pub official: BTreeMap<String, ReleaseAddress>,
+    /// Whether these addresses are the site's own.
+    pub has_own_addresses: bool,
 }
 
 #[derive(Deserialize)]
@@ -138,6 +156,8 @@ struct File {
     skew: Skew,
     #[serde(default)]
     sha256: BTreeMap<String, String>,
+    #[serde(default)]
+    official: BTreeMap<String, ReleaseAddress>,
     kubernetes: Vec<Release>,
 }
 
@@ -157,7 +177,7 @@ impl Catalogue {
 
     fn parse(path: &str, text: &str) -> Result<Self, Error> {
         let path = path.to_owned();
-        let File { skew, sha256, mut kubernetes } =
+        let File { skew, sha256, official, mut kubernetes } =
             toml::from_str(text).map_err(|source| Error::Parse { path: path.clone(), source })?;
         kubernetes.sort_by_key(|release| release.version);
         if kubernetes.is_empty() {
@@ -175,7 +195,13 @@ impl Catalogue {
             return Err(Error::Digest { path, program: program.clone() });
         }
         let sha256 = sha256.into_iter().map(|(key, digest)| (key, digest.to_ascii_lowercase()));
-        Ok(Self { releases: kubernetes, skew, sha256: sha256.collect() })
+        let has_own_addresses = text != BUILT_IN && !official.is_empty();
+        let official = match official.is_empty() {
+            true => Self::parse("built in", BUILT_IN)?.official,
+            false => official,
+        };
+        let sha256 = sha256.collect();
+        Ok(Self { releases: kubernetes, skew, sha256, official, has_own_addresses })
     }
 
     /// All releases, oldest first.

@@ -21,6 +21,7 @@ use crate::{
     members::{
         artifacts::{Artifacts, Source},
         mirror::Mirror,
+        official::Official,
     },
     options::RepositoryOptions,
     pki::{Seal, create_secret},
@@ -31,7 +32,7 @@ use crate::{
 
 /// File in the folder of keys that seals the keys of clusters.
 const SEAL: &str = "pki/kaas.key";
-/// Folder with programs that came from a mirror.
+/// Folder with programs that came from a mirror or their projects.
 const FETCHED: &str = "kaas/artifacts";
 /// Folder with the repository of backups, where no other one is set.
 const REPOSITORY: &str = "kaas/repository";
@@ -72,7 +73,8 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     let clock = Arc::new(SystemClock::new());
     let keyring =
         Keyring::open(Arc::clone(&store), seal, Arc::<SystemClock>::clone(&clock)).await?;
-    let artifacts = Artifacts::new(artifacts(context, options)?, catalogue.sha256.clone());
+    let source = artifacts(context, options, &catalogue)?;
+    let artifacts = Artifacts::new(source, catalogue.sha256.clone());
     let endpoint = options.endpoint().map_err(anyhow::Error::msg)?;
     let members = |provider: Arc<dyn Provider>| -> Arc<dyn Driver> {
         let clock = Arc::<SystemClock>::clone(&clock);
@@ -142,12 +144,21 @@ fn vault(data: &Path, options: &RepositoryOptions) -> Result<Vault> {
 }
 
 /// Programs that machines are sent. Those of this host see the folder themselves.
-fn artifacts(context: &Context, options: &Options) -> Result<Option<Source>> {
+fn artifacts(
+    context: &Context,
+    options: &Options,
+    catalogue: &Catalogue,
+) -> Result<Option<Source>> {
+    let ca = match &options.artifacts_ca {
+        Some(path) => std::fs::read(path).context("kaas.artifacts_ca")?,
+        None => Vec::new(),
+    };
+    if options.is_official() {
+        let (addresses, own) = (catalogue.official.clone(), catalogue.has_own_addresses);
+        let official = Official::new(addresses, own, &ca, context.data.join(FETCHED));
+        return Ok(Some(Source::Official(official.map_err(anyhow::Error::msg)?)));
+    }
     if let Some(address) = options.mirror() {
-        let ca = match &options.artifacts_ca {
-            Some(path) => std::fs::read(path).context("kaas.artifacts_ca")?,
-            None => Vec::new(),
-        };
         let mirror = Mirror::new(address, &ca, context.data.join(FETCHED));
         return Ok(Some(Source::Mirror(mirror.map_err(anyhow::Error::msg)?)));
     }
@@ -187,9 +198,9 @@ fn local(context: &Context, options: &Options, catalogue: &Catalogue) -> Result<
     let absolute = |path: &Path| std::path::absolute(path).context("kaas.artifacts");
     let artifacts = options.artifacts_folder().map(|path| absolute(path)).transpose()?;
     let data = std::path::absolute(&context.data).context("data")?;
-    // What a mirror has is seen when it is asked.
-    let releases = catalogue.releases().to_vec();
-    let releases = if options.mirror().is_some() { Vec::new() } else { releases };
+    // What others have is seen when they are asked.
+    let is_remote = options.mirror().is_some() || options.is_official();
+    let releases = if is_remote { Vec::new() } else { catalogue.releases().to_vec() };
     let local = Local::new(&data, options.local.machines, artifacts, program, releases);
     Ok(local.with_trusted(options.local.trusted()))
 }

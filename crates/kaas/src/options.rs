@@ -1,6 +1,6 @@
 //! The part's section of the configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use selvage_kit::config::{Duration, SecretFile};
 use selvage_restic::Location;
@@ -48,7 +48,8 @@ pub struct Options {
     /// on, `etcd/VERSION/etcd`, `coredns/VERSION/coredns`. What it lacks is
     /// taken from what this machine has installed. Or the address of a mirror
     /// with the same files and their `SHA256SUMS`, such as
-    /// `https://files.example/kubernetes`.
+    /// `https://files.example/kubernetes`. Or `official`: the addresses of the projects
+    /// that release them.
     pub artifacts: Option<PathBuf>,
     /// Certificate of the CA of that mirror, PEM. Empty: those that this host
     /// believes.
@@ -235,9 +236,14 @@ impl Options {
         (text.starts_with("https://") || text.starts_with("http://")).then_some(text)
     }
 
+    /// Returns whether programs come from the projects that release them.
+    pub(crate) fn is_official(&self) -> bool {
+        self.artifacts.as_deref() == Some(Path::new("official"))
+    }
+
     /// Folder that programs come from, if they come from one.
     pub(crate) fn artifacts_folder(&self) -> Option<&PathBuf> {
-        self.artifacts.as_ref().filter(|_| self.mirror().is_none())
+        self.artifacts.as_ref().filter(|_| self.mirror().is_none() && !self.is_official())
     }
 
     /// Finds what no single key shows to be wrong.

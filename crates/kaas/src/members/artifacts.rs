@@ -1,5 +1,6 @@
-//! Programs that machines lack, sent to them from the controller's folder or from
-//! a mirror that it fetches from, so that one machine alone has to have them.
+//! Programs that machines lack, sent to them from the controller's folder, or from a
+//! mirror or the official addresses that it fetches from, so that one machine alone has to
+//! have them.
 
 use std::{
     collections::HashMap,
@@ -17,6 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{
     Agent,
     mirror::{Digests, Mirror},
+    official::Official,
     refused, timed,
 };
 use crate::driver::Error;
@@ -36,6 +38,7 @@ struct FileDigest {
 pub(crate) enum Source {
     Folder(PathBuf),
     Mirror(Mirror),
+    Official(Official),
 }
 
 /// Programs by version.
@@ -89,6 +92,7 @@ impl Artifacts {
         let folder = match &self.source {
             None => return Ok(None),
             Some(Source::Mirror(mirror)) => return mirror.get(&relative, &self.pinned).await,
+            Some(Source::Official(official)) => return official.get(artifact, &self.pinned).await,
             Some(Source::Folder(folder)) => folder,
         };
         let path = path(folder, artifact);

@@ -18,10 +18,10 @@ use crate::driver::Error;
 /// prints them.
 const SUMS: &str = "SHA256SUMS";
 /// Larger lists and programs are refused.
-const MAX_SUMS: usize = 1 << 20;
-const MAX_PROGRAM: u64 = 1 << 30;
+pub(super) const MAX_SUMS: usize = 1 << 20;
+pub(super) const MAX_PROGRAM: u64 = 1 << 30;
 /// Timeout of fetching a program; a transfer that stands still ends earlier.
-const TIMEOUT: Duration = Duration::from_secs(1800);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// SHA-256 of programs by their path in a folder, such as
 /// `etcd/3.6.8/etcd`.
@@ -135,13 +135,13 @@ impl Mirror {
 }
 
 /// Name of a file that is being fetched, of its own for each attempt.
-fn tempfile_name(file: &Path) -> PathBuf {
+pub(super) fn tempfile_name(file: &Path) -> PathBuf {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     file.with_file_name(format!(".{name}.{}", uuid::Uuid::new_v4()))
 }
 
 /// Writes an answer to a file, and returns its SHA-256.
-async fn write(mut response: Response, part: &Path) -> Result<String, String> {
+pub(super) async fn write(mut response: Response, part: &Path) -> Result<String, String> {
     let mut file = fs::File::create(part).await.map_err(|error| error.to_string())?;
     let (mut digest, mut length) = (Sha256::new(), 0);
     let broken = |error: selvage_fetch::TransferError| selvage_api::chain(&error.without_url());
@@ -169,4 +169,4 @@ fn parse_sums(text: &str) -> Digests {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

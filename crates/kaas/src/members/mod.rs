@@ -6,6 +6,7 @@ pub(crate) mod artifacts;
 mod backup;
 mod drain;
 pub(crate) mod mirror;
+pub(crate) mod official;
 mod preflight;
 mod spec;
 mod snapshot_kinds;

@@ -15,13 +15,13 @@ use super::*;
 const PATH: &str = "1.36.4/kubelet";
 const PROGRAM: &[u8] = b"#!/bin/sh\nexit 0\n";
 
-fn sha256(bytes: &[u8]) -> String {
+pub(in crate::members) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Answer of a server to a path.
 #[derive(Clone)]
-enum Answer {
+pub(in crate::members) enum Answer {
     Whole(Vec<u8>),
     /// Promises more than it sends.
     Truncated,
@@ -56,15 +56,17 @@ async fn reply(socket: &mut (impl AsyncWrite + Unpin), answer: Answer) {
 }
 
 /// A mirror with TLS, and how often it was asked for a program.
-struct Server {
-    port: u16,
-    ca: String,
-    asked: Arc<AtomicUsize>,
-    folder: tempfile::TempDir,
+pub(in crate::members) struct Server {
+    pub(in crate::members) port: u16,
+    pub(in crate::members) ca: String,
+    pub(in crate::members) asked: Arc<AtomicUsize>,
+    pub(in crate::members) folder: tempfile::TempDir,
 }
 
 impl Server {
-    async fn start(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Self {
+    pub(in crate::members) async fn start(
+        answer: impl Fn(&str) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let chain = vec![key.cert.der().clone()];
         let private = rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der());
