@@ -8,8 +8,8 @@ mod drain;
 pub(crate) mod mirror;
 pub(crate) mod official;
 mod preflight;
-mod spec;
 mod snapshot_kinds;
+mod spec;
 mod storage;
 mod sync;
 
