@@ -73,17 +73,22 @@ export function AboutPage() {
 /** Crates of the server, its tests and its tools, as Cargo.lock has them. */
 function Licences() {
   const [crates, setCrates] = useState<[string, string, string][]>();
+  const [loading, setLoading] = useState(false);
   const [error, setError] = useState<CallError>();
   const load = (event: Event & { currentTarget: HTMLDetailsElement }) => {
     if (!event.currentTarget.open || crates) return;
     setError(undefined);
-    lazy<{ default: [string, string, string][] }>("licences").then(({ default: list }) => setCrates(list), (failure: unknown) => setError(asCallError(failure)));
+    setLoading(true);
+    lazy<{ default: [string, string, string][] }>("licences")
+      .then(({ default: list }) => setCrates(list), (failure: unknown) => setError(asCallError(failure)))
+      .finally(() => setLoading(false));
   };
   return (
     <details class="more" onToggle={load} data-testid="licences">
       <summary>Licences of the Rust crates</summary>
       <Trouble error={error} />
-      {!crates ? !error && <Waiting /> : (
+      {loading && <Waiting />}
+      {crates && (
         <ul class="list tasks licences" tabIndex={0} aria-label="Rust crates">{crates.map(([name, version, licence]) => (
           <li key={`${name} ${version}`} class="part"><span><span class="mono">{name}</span> <span class="soft fine">{version}</span></span><span class="fine">{licence}</span></li>
         ))}</ul>
