@@ -73,7 +73,7 @@ async fn instances_reach_other_machines_and_the_rules_go_with_the_last_cluster()
     place.command = format!(
         "/bin/sh -c 'until wget -q -O /www/index.html http://{}:8099/word; do sleep 0.1; done; \
          exec httpd -f -p 8080 -h /www'",
-        outside.address()
+        outside.beyond()
     );
     let controller = TestController::start().await;
     let running = place.start(controller.address).await;

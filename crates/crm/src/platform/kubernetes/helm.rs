@@ -135,14 +135,17 @@ fn own(path: &Path, user: Option<u32>) -> io::Result<()> {
     std::os::unix::fs::lchown(path, user, user)
 }
 
-/// Copies a chart, a file or a folder, as far as bytes are left for it.
+/// Copies a chart, a file or a folder, as far as bytes are left for it. Links in it are
+/// left out: they could lead to files that only the user of the crm may read.
 fn copy(from: &Path, to: &Path, left: &mut u64, user: Option<u32>) -> io::Result<()> {
     let metadata = fs::metadata(from)?;
     if metadata.is_dir() {
         fs::DirBuilder::new().mode(0o700).create(to)?;
         for entry in fs::read_dir(from)? {
             let entry = entry?;
-            copy(&entry.path(), &to.join(entry.file_name()), left, user)?;
+            if !entry.file_type()?.is_symlink() {
+                copy(&entry.path(), &to.join(entry.file_name()), left, user)?;
+            }
         }
     } else if metadata.is_file() {
         let rest = left.checked_sub(metadata.len());
