@@ -158,8 +158,9 @@ impl Opened {
     /// Folders whose files may be images: `images` in the data directory, and
     /// those that were named.
     fn images(&self) -> ImageFolders {
-        let own = [self.context.data.join("images")];
-        ImageFolders::new(own.into_iter().chain(self.options.image_folders.iter().cloned()))
+        let data = &self.context.data;
+        let named = self.options.image_folders.iter().cloned();
+        ImageFolders::new(std::iter::once(data.join("images")).chain(named)).without(data)
     }
 }
 

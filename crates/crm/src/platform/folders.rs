@@ -8,11 +8,21 @@ use crate::{Error, Result};
 /// Folders whose files, and those in folders below, may be images; or single
 /// files that may.
 #[derive(Debug, Clone, Default)]
-pub struct ImageFolders(Vec<PathBuf>);
+pub struct ImageFolders {
+    folders: Vec<PathBuf>,
+    /// Data directory of this process, which has keys. A folder around it does not
+    /// open it; one inside of it does open itself.
+    data: Option<PathBuf>,
+}
 
 impl ImageFolders {
     pub fn new(folders: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self(folders.into_iter().collect())
+        Self { folders: folders.into_iter().collect(), data: None }
+    }
+
+    /// Keeps the data directory closed, whatever folder it is in.
+    pub(crate) fn without(self, data: &Path) -> Self {
+        Self { data: Some(data.to_owned()), ..self }
     }
 
     /// Returns the real path of a file, if it may be an image. What is refused
@@ -21,9 +31,12 @@ impl ImageFolders {
         if !file.is_absolute() {
             return Err(Error::invalid("image_path", "file:// needs an absolute path"));
         }
+        let data = self.data.as_ref().and_then(|data| data.canonicalize().ok());
         let found = really(file).filter(|found| {
-            let folders = self.0.iter().filter_map(|folder| folder.canonicalize().ok());
-            folders.into_iter().any(|folder| found.starts_with(folder))
+            let closed = data.as_ref().filter(|data| found.starts_with(data));
+            let folders = self.folders.iter().filter_map(|folder| folder.canonicalize().ok());
+            let opens = |folder: &PathBuf| closed.is_none_or(|data| folder.starts_with(data));
+            folders.into_iter().filter(opens).any(|folder| found.starts_with(folder))
         });
         found.ok_or_else(|| {
             let reason = "is in none of the folders of the cloudlet's machine that images may \
@@ -101,5 +114,21 @@ mod tests {
         assert!(refusal("/etc/passwd").contains("crm.image_folders"));
         assert!(refusal("relative").contains("needs an absolute path"));
         assert!(ImageFolders::default().find(&at("images/a")).is_err());
+    }
+
+    #[test]
+    fn a_folder_around_the_data_directory_does_not_open_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().canonicalize().unwrap();
+        let at = |name: &str| home.join(name);
+        fs::create_dir_all(at("data/images")).unwrap();
+        fs::create_dir_all(at("data/pki")).unwrap();
+        let folders = ImageFolders::new([home.clone(), at("data/images")]).without(&at("data"));
+        for (name, opened) in
+            [("web.tar", true), ("data/images/web.tar", true), ("data/pki/ca.key", false)]
+        {
+            fs::write(at(name), "").unwrap();
+            assert_eq!(folders.find(&at(name)).is_ok(), opened, "{name}");
+        }
     }
 }
