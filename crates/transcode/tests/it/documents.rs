@@ -68,7 +68,7 @@ fn collect_references(value: &Value, found: &mut BTreeSet<String>) {
 fn comments_of_the_contracts_are_its_descriptions() {
     let document = document();
     let whoami = &document["paths"]["/selvage.identity.IdentityService/WhoAmI"]["post"];
-    assert_eq!(whoami["description"], "Says who the caller is taken for.");
+    assert_eq!(whoami["description"], "Returns the identity and rights of the caller.");
     let schemas = &document["components"]["schemas"];
     let user = &schemas["selvage.identity.User"];
     assert!(user["description"].as_str().unwrap().contains("logs in"));
