@@ -420,8 +420,3 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
     tasks.token().cancel();
     let _ = tasks.shutdown(TEST_TIMEOUT).await;
 }
-
-/// Not a folder that helm keeps for itself.
-fn is_file(entry: &std::io::Result<std::fs::DirEntry>) -> bool {
-    entry.as_ref().is_ok_and(|entry| entry.path().is_file())
-}
