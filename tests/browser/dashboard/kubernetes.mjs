@@ -69,7 +69,7 @@ async function poolsOfACluster({ admin, browser, server }) {
   await ready(other, 8);
 
   await admin.id("pause").click();
-  await other.page.getByText("Paused: nothing is changed").waitFor();
+  await other.page.getByText(/Paused( for \w+)?: nothing is changed/).waitFor();
   await admin.id("add-pool").click();
   await admin.id("pool-name-0").fill("gpu");
   await admin.id("submit").click();
