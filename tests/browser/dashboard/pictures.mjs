@@ -55,8 +55,8 @@ async function pictures({ admin, browser, server, shots }) {
   await person.page.getByText("No Kubernetes clusters yet").waitFor();
   // Late, when there are numbers of some minutes.
   await shot("dashboard-overview", "#/", () => person.id("verdict").waitFor());
-  await person.page.keyboard.press("t");
   await shot("dashboard-machine", "#/machines/here", () => person.page.locator(".uplot canvas").first().waitFor());
+  await person.page.keyboard.press("t");
   await shot("dashboard-dark", "#/", () => person.id("verdict").waitFor());
   await person.leave();
 }
