@@ -146,7 +146,7 @@ pub struct Catalogue {
     pub sha256: BTreeMap<String, String>,
     /// Addresses of releases by the folder that their programs are in.
     pub official: BTreeMap<String, ReleaseAddress>,
-    /// Whether these addresses are the site's own.
+    /// True if these addresses are the site's own.
     pub has_own_addresses: bool,
 }
 

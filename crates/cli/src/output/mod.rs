@@ -60,7 +60,7 @@ pub(crate) struct Printer<'a> {
     notice: Option<Notice<'a>>,
 }
 
-/// Where a person is told, once, that a table lost columns.
+/// Hint, shown once, that a table lost columns.
 pub(crate) struct Notice<'a> {
     pub(crate) err: &'a mut dyn Write,
     pub(crate) told: &'a mut bool,

@@ -13,7 +13,7 @@ const LONGEST: usize = 120;
 
 /// Cells are cut to no less than this to make a table fit while it can lose a column.
 const SHORTEST: usize = 16;
-/// Where no column can be lost, they are cut to no less than this.
+/// Least width to which columns are cut when no further column can be dropped.
 const STUB: usize = 6;
 /// A table that does not fit keeps at least so many columns.
 const FEWEST: usize = 3;

@@ -23,7 +23,7 @@ const ENTRY: &str = "CNI-HOSTPORT-DNAT";
 const SHARED: [&str; 3] = [ENTRY, "CNI-HOSTPORT-MASQ", "CNI-HOSTPORT-SETMARK"];
 const FAMILIES: [&str; 2] = ["ip", "ip6"];
 
-/// What the installed plugin can do, read once for each file.
+/// Abilities of the installed plugin, read once for each file.
 static INSTALLED: Mutex<Option<Installed>> = Mutex::new(None);
 
 struct Installed {

@@ -96,7 +96,7 @@ fn report(ram: u64) -> wire::CloudletInfo {
     wire::CloudletInfo { os_max_ram: ram, ..cloudlet_info("tmus", "west") }
 }
 
-/// What the store has by now.
+/// Memory of the cloudlet as the store has it by now.
 async fn stored_ram(house: &House) -> Option<u64> {
     let state = &house.controller;
     state.tables.cloudlet_infos.wait_for(state.store.revision().await.unwrap()).await.unwrap();

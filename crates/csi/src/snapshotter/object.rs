@@ -145,7 +145,7 @@ pub(super) struct View {
     pub(super) volumes: Vec<PersistentVolume>,
 }
 
-/// What a machine has to do for a snapshot that has no content yet.
+/// Work of a machine for a snapshot that has no content yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is another machine's, or another driver's.

@@ -20,7 +20,7 @@ const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshots";
 const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
 const SNAPSHOT_CLASSES: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses";
-/// Where snapshots of the namespace `shop` are.
+/// Path of the snapshots of namespace `shop`.
 const OWN: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/shop/volumesnapshots";
 const OWN_CLAIMS: &str = "/api/v1/namespaces/shop/persistentvolumeclaims";
 

@@ -263,7 +263,7 @@ async fn a_paused_cluster_stays_as_it_is_until_it_is_resumed() {
     assert_eq!(lab.sim.owned(), 4);
 }
 
-/// What the newest of the control planes wrote an older one may not read.
+/// An older control plane may be unable to read what the newest one wrote.
 #[tokio::test]
 async fn an_upgrade_that_is_paused_halfway_goes_nowhere_else() {
     let lab = Lab::new().await;

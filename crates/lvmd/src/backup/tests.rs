@@ -500,7 +500,7 @@ async fn the_age_of_the_last_good_backup_outlives_its_job() {
     assert_eq!(known(), None);
 }
 
-/// What is known of backups is for their owner alone, also where the folder was there.
+/// Records of backups are for their owner alone, also in a folder that existed before.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_else_reads_what_is_known_of_backups() {
     use std::os::unix::fs::PermissionsExt;

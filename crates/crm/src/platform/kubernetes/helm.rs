@@ -30,22 +30,22 @@ use crate::{Error, Result, error::During};
 const VALUES: [&str; 2] = ["hemlCustomizationYaml", "helmCustomizationYaml"];
 /// Time in which a chart must be rendered.
 const RENDER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Memory that rendering may take, in MB,
+/// Most memory that rendering may use, in MB.
 const MEMORY_MB: u64 = 1024;
-/// with what is merely set aside,
+/// Most address space, in MB: Go reserves more than it uses.
 const ADDRESSES_MB: u64 = 4096;
-/// seconds of a processor,
+/// Most processor time, in seconds.
 const PROCESSOR_SECONDS: u64 = 60;
-/// and bytes of a file that it may write.
+/// Largest file that rendering may write, in bytes.
 const FILE_SIZE: u64 = 1 << 20;
-/// Words of programs that had no more.
+/// Words of programs that ran out of memory.
 const OUT_OF_MEMORY: [&str; 3] = ["out of memory", "memory exhausted", "cannot allocate memory"];
 /// Charts that are rendered at a time.
 static TURNS: Semaphore = Semaphore::const_new(2);
 /// First of the users that render: no account has such a number, and no virtual
 /// machine.
 const FIRST_USER: u32 = 0x7100_0000;
-/// Bytes of a chart in a folder.
+/// Largest chart in a folder, in bytes.
 const LARGEST_CHART: u64 = 64 << 20;
 /// Bytes of an error text of helm that are passed on.
 const MAX_ERROR: usize = 16 << 10;

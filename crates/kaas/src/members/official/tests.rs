@@ -133,7 +133,7 @@ impl Case {
         self.file.rsplit('/').next().unwrap()
     }
 
-    /// What the hosts have: this instead of the file, and the file's true digest.
+    /// Content that the hosts serve instead of the file, and the file's true digest.
     fn files(&self, answer: Answer) -> HashMap<String, Answer> {
         let sums = match self.wanted.folder.as_str() {
             "kubernetes" => sha256(&self.body),

@@ -1,4 +1,4 @@
-//! How full thin pools are, as the device mapper tells.
+//! Fill of thin pools, as the device mapper reports it.
 
 use std::collections::BTreeMap;
 

@@ -42,7 +42,7 @@ const CHANGE_ROOM_PART: u64 = 10;
 pub struct Lvm {
     runner: Runner,
     located: Mutex<Located>,
-    /// How full thin pools were when that was asked last.
+    /// Fill of thin pools when it was last read.
     fills: Mutex<Fills>,
     /// A pool can show one frozen view of its metadata at a time.
     frozen: Mutex<()>,

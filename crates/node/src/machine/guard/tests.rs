@@ -208,7 +208,7 @@ fn memory_and_environment_of_processes_are_refused() {
     assert!(lab.read(Path::new("/proc/meminfo")).is_ok());
 }
 
-/// What was in memory is on a swap file.
+/// A swap file holds what was in memory.
 #[test]
 fn swap_space_is_known_by_the_kernels_table() {
     let table = b"Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
